@@ -1,0 +1,61 @@
+/* From the typed model to the graphs of one training step. */
+#ifndef PLAN_GRAPH_H
+#define PLAN_GRAPH_H
+
+#include "ir/op.h"
+#include "model/model.h"
+
+/* The model as written: one graph, forward only, composite operators kept. Outputs: "loss" (a value for each target,
+ * or a scalar), "loss.mask" when targets are weighted, "auxiliary.N", "log.NAME", and "logits" when the loss is a
+ * cross-entropy (what sampling reads). Weight initialisers are in `inits`. */
+typedef struct Init {
+    Tensor *weight;
+    enum { INIT_NORMAL, INIT_UNIFORM, INIT_CONST } kind;
+    double a, b; /* standard deviation; bounds; value */
+    uint32_t key; /* from the logical name: the same under every plan */
+} Init;
+
+typedef struct ModelGraph {
+    Graph *graph;
+    VEC(Init) inits;
+    Node *loss, *mask, *logits; /* mask, logits: may be NULL */
+    VEC(Node *) auxiliary;
+    VEC(Dim *) dims; /* of the model, with sizes: what rules may name */
+    Dim *batch;
+    Dim *seq;        /* the dimension along which `next` shifts, or NULL */
+    double flops_per_token; /* filled by the cost count */
+    int64_t parameters;
+} ModelGraph;
+
+/* Elaborates the model that `train` names: layers are inlined, dimensions scoped, every shape checked. Reports all
+ * mistakes; NULL when there were errors. */
+ModelGraph *model_to_graph(Session *s, const Program *program, const Train *train);
+
+/* Rewrites composite operators into primitives, folds constants, drops dead nodes. In place. */
+void graph_simplify(Graph *graph);
+
+/* Adds d(target)/d(each weight) for the scalar `target` (already summed), with nodes marked `backward`; returns one
+ * node for each weight of `weights` (NULL where the weight has no influence). Forward values that the backward half
+ * needs are saved, except for those of cheap operators, which are cloned there. */
+void graph_to_grad(Graph *graph, Node *target, Tensor *const *weights, int n, Node **gradients);
+
+/* The graphs of a step. Any may be NULL where it is not needed. */
+typedef struct Step {
+    Session *session;
+    const ModelGraph *model;
+    Graph *init;   /* weights and moments */
+    Graph *begin;  /* clears accumulators */
+    Graph *count;  /* micro: targets of a micro-batch, added up */
+    Graph *total;  /* once: their sum over ranks */
+    Graph *body;   /* micro: forward half and backward half */
+    Graph *update; /* once: clip and optimizer */
+    Graph *eval;   /* micro: forward alone, on validation data */
+    Graph *decode; /* one token for sampling */
+    int64_t micros, micro_batch; /* micro_batch: sequences of all ranks in one micro-batch */
+} Step;
+
+/* The training step of `model` under `plan`'s micro-batch size. Loss normalisation, clipping and the optimizer become
+ * ordinary nodes. */
+Step *grad_to_step(Session *s, const Program *program, const Train *train, const Plan *plan, ModelGraph *model);
+
+#endif

@@ -1,0 +1,52 @@
+/* Kernel kinds that are more than a loop: matrix products, attention, scattered rows.
+ *
+ * These are plain descriptions with strides, filled by schedule_to_kernels.c from named dimensions; codegen turns them
+ * into constants of the program, and the runtime's drivers (runtime/cpu) run them with generated inner kernels. */
+#ifndef PLAN_PRODUCT_H
+#define PLAN_PRODUCT_H
+
+#include "base/base.h"
+
+enum { PRODUCT_MAX_DIMS = 4 };
+
+/* One dimension of a product: its extent, and its stride (in elements) in A, B and C; 0 where it does not occur. */
+typedef struct ProductDim {
+    int64_t extent, a, b, c;
+} ProductDim;
+
+/* C[batch, m, n] (+)= sum over k of A[batch, m, k] * B[batch, k, n]; each group holds up to four dimensions, the last
+ * one fastest; neighbours that form one stride are already merged. Either the last n or the last m has stride 1 in C.
+ * The epilogue is a Loop over [m, n] of one tile, applied once a tile of C is complete. */
+typedef struct Product {
+    ProductDim batch[PRODUCT_MAX_DIMS], m[PRODUCT_MAX_DIMS], n[PRODUCT_MAX_DIMS], k[PRODUCT_MAX_DIMS];
+    int n_batch, n_m, n_n, n_k;
+    bool accumulate; /* C is added to */
+    double scale;    /* of the product, before the epilogue; 1 */
+} Product;
+
+/* Attention of one rank: out = softmax(scale * q k^T, masked) v for each batch point and head, without a stored
+ * [seq, key]; lse (log of the sum of exponentials) is kept for the gradient. Strides in elements. Query i has logical
+ * position q_start + i, key j k_start + j; causal: only keys at or before the query. head = kv_head * group, the left
+ * one major. */
+typedef struct Attend {
+    int64_t batch, seq, key, kv_head, group, width; /* width: of a head */
+    int64_t q_batch, q_seq, q_head;                 /* stride of head = (kv_head, group) flattened; width has stride 1 */
+    int64_t k_batch, k_key, k_head;
+    int64_t v_batch, v_key, v_head;
+    int64_t o_batch, o_seq, o_head;                 /* also of d_out; dq, dk, dv are laid out as q, k, v */
+    int64_t l_batch, l_seq, l_head;                 /* lse */
+    double scale;
+    bool causal;
+} Attend;
+
+/* out[index[i], :] += rows[i, :] for i in order; rows outside [0, n_out) are skipped (they belong to other ranks). The
+ * work is cut by columns, so the order of additions never depends on threads. Without accumulate, out is zeroed first. */
+typedef struct Scatter {
+    int64_t n_rows, n_out, width;
+    int64_t row_stride, out_stride;
+    int64_t index_offset; /* logical index of out's first row, on this rank: coordinate * n_out; see coordinate_axis */
+    int coordinate_axis;  /* -1: none */
+    bool accumulate;
+} Scatter;
+
+#endif

@@ -1,0 +1,106 @@
+/* From the graphs of a role to kernels with addresses.
+ *
+ * schedule_to_kernels.c chooses what is one kernel (fusion) and the order; kernels_to_memory.c gives every buffer an
+ * address in the rank's arena. A role's program is a list of entries; an entry is a list of statements; a statement is
+ * a kernel or a repeat with a list of its own. */
+#ifndef PLAN_KERNELS_H
+#define PLAN_KERNELS_H
+
+#include "ir/loop.h"
+#include "ir/op.h"
+#include "ir/product.h"
+#include "schedule/schedule.h"
+
+typedef enum MemoryKind { MEM_WEIGHT, MEM_GRADIENT, MEM_MOMENT, MEM_ACTIVATION, MEM_TEMPORARY, MEM_DATA, MEM_SCALAR, MEM_CACHE, MEM_SCRATCH, MEM_KINDS } MemoryKind;
+extern const char *const memory_kind_name[MEM_KINDS];
+
+typedef struct Buffer {
+    int id;
+    Name name;
+    MemoryKind kind;
+    DType dtype;
+    int64_t slot_bytes; /* of one slot, padded to 64 */
+    int64_t n_slots;    /* layers of a stacked value, or in-flight micro-batches times those */
+    Tensor *tensor;     /* persistent storage, or NULL */
+    Span span;          /* the source line that made it */
+    /* Lifetime in positions of the role's timeline, both ends included; persistent buffers live always. */
+    bool persistent;
+    int first, last;
+    int64_t address; /* bytes from the arena's start; a multiple of 64 */
+    struct Buffer *inside; /* shares the bytes of this buffer (in-place), or NULL */
+} Buffer;
+
+/* buffer.address + ((scale * i + shift) mod modulus) * slot_bytes + offset, with i the index of the enclosing repeat.
+ * modulus 0: no reduction. */
+typedef struct BufferRef {
+    Buffer *buffer;
+    int64_t scale, shift, modulus;
+    int64_t offset; /* bytes */
+} BufferRef;
+
+typedef enum KernelKind { KERNEL_LOOP, KERNEL_PRODUCT, KERNEL_ATTEND, KERNEL_ATTEND_GRAD, KERNEL_SCATTER, KERNEL_COLLECTIVE, KERNEL_COPY, KERNEL_REPEAT } KernelKind;
+
+typedef struct Kernel Kernel;
+typedef VEC(Kernel *) KernelList;
+
+typedef struct Collective {
+    Op op; /* OP_ALL_REDUCE ... */
+    int axis;
+    ReduceKind reduce;
+    DType dtype;
+    int64_t elements; /* of the whole, over the axis */
+    /* gather, scatter and exchange move blocks: `outer` blocks of `inner` elements for each rank of the axis */
+    int64_t outer, inner;
+} Collective;
+
+struct Kernel {
+    KernelKind kind;
+    Name name;
+    Span span;
+    BufferRef refs[24]; /* in the order of the kernel's pointers; products: A, B, C, then the epilogue's */
+    int n_refs;
+    Loop *loop;                /* KERNEL_LOOP; a product's epilogue */
+    Product *product;          /* KERNEL_PRODUCT */
+    Attend *attend;            /* KERNEL_ATTEND: q k v out lse; KERNEL_ATTEND_GRAD: q k v out lse d_out dq dk dv */
+    Scatter *scatter;          /* KERNEL_SCATTER: out, index, rows */
+    Collective *collective;    /* KERNEL_COLLECTIVE: in, out */
+    int64_t bytes;             /* KERNEL_COPY: out, in */
+    /* KERNEL_REPEAT */
+    Dim *dim;
+    int64_t count;
+    bool descending;
+    KernelList body;
+    int first, last; /* positions in the timeline */
+};
+
+/* One entry point of the program: an action kind of the schedule, or init, eval, decode. */
+typedef struct Entry {
+    Name name; /* "init", "begin", "count", "F", "B", "update", "eval", "decode" */
+    KernelList body;
+    int first, last;
+    int64_t peak; /* bytes live at most, with the persistent ones */
+} Entry;
+
+typedef struct RoleProgram {
+    Arena *arena;
+    Session *session;
+    const Mesh *mesh;
+    int role;
+    VEC(Buffer *) buffers;
+    VEC(Entry) entries;
+    int64_t arena_bytes;    /* what the rank allocates */
+    int64_t live_peak;      /* the largest sum of live bytes: a lower bound of arena_bytes */
+    int64_t by_kind[MEM_KINDS]; /* at the peak */
+    int64_t scratch_bytes;  /* packing panels of products, for each worker thread */
+} RoleProgram;
+
+void kernels_print(const RoleProgram *program, Text *out);
+void memory_print(const RoleProgram *program, Text *out);
+bool memory_verify(const RoleProgram *program, Text *why); /* no two live buffers overlap */
+
+/* Buffers of this role's graphs, fused and ordered for its action list. */
+struct Step;
+RoleProgram *schedule_to_kernels(const struct Step *step, const Schedule *schedule, int role);
+void kernels_to_memory(RoleProgram *program);
+
+#endif

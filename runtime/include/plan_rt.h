@@ -1,0 +1,81 @@
+/* The runtime: what a compiled program and `libplan_rt` expect of each other.
+ *
+ * The compiler emits one object with
+ *   const char plan_program[];                 JSON, NUL-terminated: docs/program.md describes every field
+ *   const PrtAction plan_entries[];            one for each entry of each role, in the order of "entries"
+ *   const PrtInner plan_inner;                 the generated inner kernels of products and attention
+ * and links it with libplan_rt, which holds `main`. Generated code calls only the functions of plan_rt_abi.def.
+ *
+ * All functions that can fail return a PrtStatus, or end the run through prt_fail (which names the rank). */
+#ifndef PLAN_RT_H
+#define PLAN_RT_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define PRT_ABI_VERSION 1
+
+typedef struct PrtRank PrtRank; /* one rank: its arena, coordinates, threads, groups; opaque to generated code */
+
+/* Runs one entry (an action of the schedule, init, eval, decode) on this rank. `arena` is its base address. */
+typedef void PrtAction(PrtRank *rank, char *arena, int64_t micro);
+/* A generated loop kernel: rows [lo, hi). */
+typedef void PrtKernel(void *const *pointers, int64_t lo, int64_t hi);
+
+/* Generated for the target's vector width; the drivers in cpu/ block for the caches and call these. */
+typedef struct PrtInner {
+    int32_t tile_m, tile_n; /* C tile of the micro-kernel */
+    int32_t vector;         /* floats in a vector register */
+    int32_t block_k, block_m, block_n; /* cache blocks: k of a panel, rows of A, columns of B */
+    /* c[m, n] (+)= a panel * b panel: a is packed [k][tile_m], b is packed [k][tile_n]; c has row stride ldc and column
+     * stride 1. rows and columns may be less than the tile. accumulate 0: c is overwritten. */
+    void (*tile)(const float *a, const float *b, float *c, int64_t k, int64_t ldc, int64_t rows, int64_t columns, int64_t accumulate);
+    /* Packs up to tile_n columns by k rows from memory with the given strides into [k][tile_n], zero-filled; one for
+     * unit column stride, one for unit row stride (a transpose), one for any strides. The same three with tile_m for a. */
+    void (*pack_b[3])(const float *src, float *dst, int64_t k, int64_t row_stride, int64_t column_stride, int64_t columns);
+    void (*pack_a[3])(const float *src, float *dst, int64_t k, int64_t row_stride, int64_t column_stride, int64_t rows);
+    /* Rows of attention, one at a time: p = exp(s - m') for s of `n` keys, in place; *m and *l updated, returns the factor
+     * that earlier sums are scaled by. */
+    float (*softmax_row)(float *s, int64_t n, float scale, float *m, float *l);
+    void (*scale_row)(float *x, int64_t n, float factor);                                   /* x *= factor */
+    void (*axpy_row)(float *y, const float *x, int64_t n, float factor);                     /* y += factor * x */
+    /* ds = p * (dp - delta) * scale with p = exp(scale * s - lse), written to s; p to `p`. */
+    void (*softmax_grad_row)(float *s, const float *dp, float *p, int64_t n, float scale, float lse, float delta);
+    float (*dot_row)(const float *x, const float *y, int64_t n);
+} PrtInner;
+
+/* Descriptors as generated constants; the fields are those of compiler/ir/product.h (checked by a test). */
+typedef struct PrtProductDim { int64_t extent, a, b, c; } PrtProductDim;
+typedef struct PrtProduct {
+    PrtProductDim batch[4], m[4], n[4], k[4];
+    int32_t n_batch, n_m, n_n, n_k;
+    int32_t accumulate, has_epilogue;
+    float scale;
+    int32_t reserved;
+    PrtKernel *epilogue; /* called as epilogue(pointers, lo, hi) over rows of one finished band of C; see cpu/product.c */
+} PrtProduct;
+typedef struct PrtAttend {
+    int64_t batch, seq, key, kv_head, group, width;
+    int64_t q_batch, q_seq, q_head, k_batch, k_key, k_head, v_batch, v_key, v_head, o_batch, o_seq, o_head, l_batch, l_seq, l_head;
+    float scale;
+    int32_t causal;
+} PrtAttend;
+typedef struct PrtScatter {
+    int64_t n_rows, n_out, width, row_stride, out_stride;
+    int32_t coordinate_axis, accumulate;
+} PrtScatter;
+typedef struct PrtCollective {
+    int32_t kind;   /* PrtCollectiveKind */
+    int32_t axis;   /* of the mesh */
+    int32_t reduce; /* 0 sum, 1 max, 2 min, 3 or */
+    int32_t dtype;  /* 0 f32, 4 i32 */
+    int64_t elements, outer, inner;
+    const char *where; /* "train.plan:41 all_reduce of grad.token_table over data" */
+} PrtCollective;
+typedef enum PrtCollectiveKind { PRT_ALL_REDUCE, PRT_ALL_GATHER, PRT_REDUCE_SCATTER, PRT_ALL_TO_ALL } PrtCollectiveKind;
+
+#define RT(name, result, ...) result name(__VA_ARGS__);
+#include "plan_rt_abi.def"
+#undef RT
+
+#endif
