@@ -86,12 +86,16 @@ typedef struct Span {
 Span span_join(Span a, Span b);
 
 typedef struct SourceFile {
-    const char *path; /* as the user gave it */
+    const char *path;      /* as the user gave it; `<stdlib>/nn.plan` for the library's */
+    const char *real_path; /* what was opened */
     const char *text; /* NUL-terminated; `size` bytes before that */
     int32_t size;
     int32_t *line_starts, n_lines;
     bool is_library; /* a file of the standard library */
 } SourceFile;
+
+/* Bytes (at least 1) of the UTF-8 character at `at` < `end`, and its code point: U+FFFD for a byte that begins none. */
+int utf8_decode(const char *at, const char *end, uint32_t *code);
 
 typedef struct Place { int line, column; } Place; /* both from 1; columns count characters */
 
@@ -140,6 +144,7 @@ struct Session {
     VEC(SourceFile) files; /* Span.file is an index into it plus 1 */
     VEC(Diag *) diags;
     int counts[4];            /* by Severity */
+    Map reported;             /* what was reported already, by code and span */
     const char *library_path; /* folder of the standard library */
 };
 

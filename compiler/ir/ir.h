@@ -17,6 +17,7 @@ enum { MAX_RANK = 8, MAX_MESH = 8 };
 typedef enum DType { DT_F32, DT_F64, DT_BF16, DT_F16, DT_I32, DT_U32, DT_BOOL, DT_COUNT } DType;
 extern const char *const dtype_name[DT_COUNT]; /* "f32", ... */
 int64_t dtype_bytes(DType dtype);              /* BOOL is 1 */
+bool dtype_is_float(DType dtype);
 
 /* ---- dimensions --------------------------------------------------------------------------------------------- */
 
@@ -30,6 +31,7 @@ struct Dim {
     int n_factors;
     Dim *product; /* the dimension that this one is a factor of, or NULL */
     bool is_batch; /* sized by `train`; in a micro-batch body its logical index starts at micro * size */
+    bool at_position; /* while sampling: of size 1, its logical index is the scalar `position` */
     int id;        /* index in Graph.dims */
     Span span;
 };
@@ -42,7 +44,10 @@ typedef struct Shape {
 int shape_find(const Shape *shape, const Dim *dim); /* index, or -1 */
 bool shape_equal(const Shape *a, const Shape *b);   /* same dimensions in the same order */
 bool shape_contains(const Shape *all, const Shape *part);
+Shape shape_of(Dim *const *dims, int n);
+void shape_add(Shape *shape, Dim *dim); /* at the end, unless it is there already */
 Shape shape_without(const Shape *shape, const Shape *removed);
+Shape shape_union(const Shape *a, const Shape *b); /* a's order, then what only b has */
 int64_t shape_elements(const Shape *shape); /* global */
 const char *shape_text(Arena *arena, const Shape *shape); /* "[batch, seq]" */
 
@@ -98,6 +103,7 @@ typedef struct AttrValue {
     double number;
     Name name;
     Shape dims; /* one dimension or several */
+    const double *list; /* `integer` numbers: the constants of OP_VECTOR */
 } AttrValue;
 
 typedef struct OutType {
@@ -129,6 +135,7 @@ typedef struct Tensor {
     Name group;    /* the parameter group's word it matches ("bias", "norm"), or NULL */
     bool frozen;
     bool is_gain;  /* one-dimensional: bias or norm weight */
+    bool typed;    /* `type` has been decided */
     Span span;
     struct Tensor *of; /* the weight whose moment or gradient this is; the tokens that `next` shifts */
     int id;
@@ -153,7 +160,7 @@ struct Node {
     void *mark; /* scratch of the pass that runs */
 };
 
-/* The body of a repeat. Inputs of the repeat node, in order: the initial value of each carry, each per-layer operand
+/* The body of a repeat. `nodes` holds everything but the parameters, which stand in `params` alone. Inputs of the repeat node, in order: the initial value of each carry, each per-layer operand
  * (its first dimension is the repeat's), each capture. Parameters (OP_PARAM nodes) stand in the same order: the carry,
  * the slice for this layer, the capture. Results: the next value of each carry, then what is stacked. The repeat's
  * results: the last carries, then the stacked values with the repeat's dimension in front. */
@@ -203,6 +210,10 @@ typedef struct Builder {
 
 Graph *graph_new(Session *session, Arena *arena, const char *name);
 Dim *graph_add_dim(Graph *graph, Name name, int64_t size, Span span);
+Dim *graph_find_dim(const Graph *graph, Name name);       /* NULL when there is none */
+Tensor *graph_find_tensor(const Graph *graph, Name name); /* NULL when there is none */
+/* Declares that the positions of `dim` are pairs (triples, ...) of positions of the factors, the left one major. */
+void dim_set_factors(Arena *arena, Dim *dim, Dim *const *factors, int n);
 Tensor *graph_add_tensor(Graph *graph, Name name, TensorClass class, DType dtype, Shape shape, Span span);
 void graph_add_output(Graph *graph, Tensor *tensor, Node *value, bool accumulate);
 
@@ -221,6 +232,11 @@ Node *build_ramp(Builder *b, Dim *dim);                           /* logical ind
 Node *build_rename(Builder *b, Node *x, Dim *from, Dim *to);
 Node *build_cast(Builder *b, Node *x, DType dtype);
 Node *build_broadcast(Builder *b, Node *x, const Shape *shape);   /* to `shape`, which contains x's */
+/* x in exactly this shape: summed over the dimensions that the shape lacks, then broadcast or transposed to it. What a
+ * gradient rule returns for an operand that was broadcast. */
+Node *build_fit(Builder *b, Node *x, const Shape *shape);
+Node *build_layer_index(Builder *b); /* of the region that is open, made once */
+Node *build_vector(Builder *b, const double *values, Dim *dim, DType dtype);
 
 /* Opens a region for a repeat over `dim`; then add params, build into it, set results, and close. */
 Region *region_open(Builder *b, Dim *dim, bool descending);
@@ -231,12 +247,16 @@ Node *region_close(Builder *b, Region *region, Node *const *inputs, int n_carrie
 
 /* ---- printing, parsing, checking, evaluating ------------------------------------------------------------------ */
 
+extern const char *const reduce_name[4];  /* "sum", ... */
+extern const char *const layout_name[3];  /* "block", ... */
 void graph_print(const Graph *graph, Text *out);           /* print -> parse -> print is identical */
 Graph *graph_parse(Session *session, int32_t file);        /* NULL after diagnostics */
 bool graph_verify(const Graph *graph, Text *why);          /* false: `why` says what is wrong */
 
 /* ---- extents on a rank ----------------------------------------------------------------------------------------- */
 
+/* Whether cutting `cut` cuts `dim`: they are the same, or one is the leftmost factor of the other. */
+bool dim_is_cut_by(const Dim *dim, const Dim *cut);
 /* The size of `dim` in a value of these types: global, divided by every axis that shards it (or the dimension that it
  * is the leftmost factor of). Exact division is an invariant. */
 int64_t local_extent(const Mesh *mesh, const AxisType *type, const Dim *dim);

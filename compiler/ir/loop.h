@@ -31,8 +31,20 @@ typedef enum LoopOp {
     LOOP_OP_COUNT
 } LoopOp;
 
-typedef enum LoopType { LOOP_TYPE_NONE, LOOP_TYPE_F, LOOP_TYPE_I, LOOP_TYPE_B } LoopType;
+/* ANY stands only in the table of instructions. */
+typedef enum LoopType { LOOP_TYPE_NONE, LOOP_TYPE_F, LOOP_TYPE_I, LOOP_TYPE_B, LOOP_TYPE_ANY } LoopType;
 typedef enum LoopMemory { LOOP_MEM_F32, LOOP_MEM_I32, LOOP_MEM_BF16, LOOP_MEM_F16, LOOP_MEM_U8, LOOP_MEM_U16 } LoopMemory;
+
+/* What loop_ops.def says of an instruction. */
+typedef struct LoopOpInfo {
+    const char *name;
+    int operands;
+    LoopType result, operand; /* SELECT: of operands 1 and 2; operand 0 is B. GATHER: I */
+} LoopOpInfo;
+extern const LoopOpInfo loop_op_table[LOOP_OP_COUNT];
+static inline bool loop_is_reduction(LoopOp op) {
+    return op == LOOP_REDUCE_SUM || op == LOOP_REDUCE_MAX || op == LOOP_REDUCE_MIN;
+}
 
 /* The element at pointers[pointer] + (offset + sum of index[axis] * stride[axis]) elements. */
 typedef struct LoopAccess {
@@ -74,7 +86,7 @@ typedef struct Loop {
     Span span;
 } Loop;
 
-/* Values may be used in their own pass; row values (of row passes and reductions) in any later pass. */
+/* Values may be used in their own pass; row values (of row passes and reductions) and constants in any later pass. */
 typedef struct LoopBuilder {
     Arena *arena;
     Loop *loop;
@@ -95,6 +107,11 @@ LoopValue loop_random_bits(LoopBuilder *b, LoopValue key, LoopValue row, LoopVal
 uint32_t random_bits(uint32_t key, uint32_t row, uint32_t column); /* the same, for the evaluator */
 
 int64_t loop_rows(const Loop *loop);
+LoopType loop_memory_type(LoopMemory memory); /* of a value in a register */
+int64_t loop_memory_bytes(LoopMemory memory);
+/* Merges neighbouring axes that every access walks as one, and drops outer axes of extent 1, so that the vector axis is
+ * long. Rows, their order and all bits stay the same (inner axes are merged only where the order of reductions does). */
+void loop_collapse(Loop *loop);
 void loop_print(const Loop *loop, Text *out);
 bool loop_verify(const Loop *loop, Text *why);
 /* Rows [lo, hi), in f32 with the order above. */

@@ -8,6 +8,8 @@
 #include "base/base.h"
 
 enum { PRODUCT_MAX_DIMS = 4 };
+/* Memory that the runtime's drivers of products and attention use, for each worker thread. */
+enum { PRODUCT_SCRATCH_BYTES = 4 << 20 };
 
 /* One dimension of a product: its extent, and its stride (in elements) in A, B and C; 0 where it does not occur. */
 typedef struct ProductDim {
@@ -15,8 +17,9 @@ typedef struct ProductDim {
 } ProductDim;
 
 /* C[batch, m, n] (+)= sum over k of A[batch, m, k] * B[batch, k, n]; each group holds up to four dimensions, the last
- * one fastest; neighbours that form one stride are already merged. Either the last n or the last m has stride 1 in C.
- * The epilogue is a Loop over [m, n] of one tile, applied once a tile of C is complete. */
+ * one fastest. It is fastest when the last n or the last m has stride 1 in C (any strides work). The epilogue is a Loop over
+ * [rows, columns] of C, run on rows of C once they are complete: rows are the points of (batch..., m...), or of
+ * (batch..., n...) where the last n has not stride 1 in C; see PrtProduct in runtime/include/plan_rt.h. */
 typedef struct Product {
     ProductDim batch[PRODUCT_MAX_DIMS], m[PRODUCT_MAX_DIMS], n[PRODUCT_MAX_DIMS], k[PRODUCT_MAX_DIMS];
     int n_batch, n_m, n_n, n_k;

@@ -14,33 +14,35 @@
 typedef enum MemoryKind { MEM_WEIGHT, MEM_GRADIENT, MEM_MOMENT, MEM_ACTIVATION, MEM_TEMPORARY, MEM_DATA, MEM_SCALAR, MEM_CACHE, MEM_SCRATCH, MEM_KINDS } MemoryKind;
 extern const char *const memory_kind_name[MEM_KINDS];
 
+typedef struct Kernel Kernel;
+
 typedef struct Buffer {
     int id;
     Name name;
     MemoryKind kind;
     DType dtype;
-    int64_t slot_bytes; /* of one slot, padded to 64 */
-    int64_t n_slots;    /* layers of a stacked value, or in-flight micro-batches times those */
-    Tensor *tensor;     /* persistent storage, or NULL */
-    Span span;          /* the source line that made it */
+    int64_t bytes;  /* of one flight */
+    int flights;    /* copies, one for each micro-batch between its forward and its backward pass; 1: shared */
+    Tensor *tensor; /* persistent storage, or NULL */
+    Span span;      /* the source line that made it */
     /* Lifetime in positions of the role's timeline, both ends included; persistent buffers live always. */
     bool persistent;
-    int first, last;
+    int first, last; /* last < first: never used */
+    Kernel *home;    /* the repeat whose body makes it anew for each layer, or NULL */
     int64_t address; /* bytes from the arena's start; a multiple of 64 */
-    struct Buffer *inside; /* shares the bytes of this buffer (in-place), or NULL */
 } Buffer;
 
-/* buffer.address + ((scale * i + shift) mod modulus) * slot_bytes + offset, with i the index of the enclosing repeat.
- * modulus 0: no reduction. */
+/* Bytes from the arena's start:
+ *     buffer.address + (micro mod flights) * bytes + offset + ((scale * i + shift) mod modulus) * step
+ * with i the index of the enclosing repeat. modulus 0: no reduction. */
 typedef struct BufferRef {
     Buffer *buffer;
+    int64_t offset, step;
     int64_t scale, shift, modulus;
-    int64_t offset; /* bytes */
 } BufferRef;
 
-typedef enum KernelKind { KERNEL_LOOP, KERNEL_PRODUCT, KERNEL_ATTEND, KERNEL_ATTEND_GRAD, KERNEL_SCATTER, KERNEL_COLLECTIVE, KERNEL_COPY, KERNEL_REPEAT } KernelKind;
+typedef enum KernelKind { KERNEL_LOOP, KERNEL_PRODUCT, KERNEL_ATTEND, KERNEL_ATTEND_GRAD, KERNEL_SCATTER, KERNEL_COLLECTIVE, KERNEL_REPEAT } KernelKind;
 
-typedef struct Kernel Kernel;
 typedef VEC(Kernel *) KernelList;
 
 typedef struct Collective {
@@ -51,25 +53,28 @@ typedef struct Collective {
     int64_t elements; /* of the whole, over the axis */
     /* gather, scatter and exchange move blocks: `outer` blocks of `inner` elements for each rank of the axis */
     int64_t outer, inner;
+    const char *where; /* "train.plan:41: all_reduce over data" */
 } Collective;
 
 struct Kernel {
     KernelKind kind;
     Name name;
     Span span;
-    BufferRef refs[24]; /* in the order of the kernel's pointers; products: A, B, C, then the epilogue's */
+    BufferRef *refs; /* in the order of the kernel's pointers; products: A, B, C, then the epilogue's */
     int n_refs;
     Loop *loop;                /* KERNEL_LOOP; a product's epilogue */
     Product *product;          /* KERNEL_PRODUCT */
+    Buffer *position;          /* attention while sampling: where the queries start; or NULL */
     Attend *attend;            /* KERNEL_ATTEND: q k v out lse; KERNEL_ATTEND_GRAD: q k v out lse d_out dq dk dv */
     Scatter *scatter;          /* KERNEL_SCATTER: out, index, rows */
     Collective *collective;    /* KERNEL_COLLECTIVE: in, out */
-    int64_t bytes;             /* KERNEL_COPY: out, in */
     /* KERNEL_REPEAT */
     Dim *dim;
     int64_t count;
     bool descending;
+    Buffer *index; /* i32: the layer index, written before each round */
     KernelList body;
+    VEC(Buffer *) through; /* buffers of outside that the body uses: they live as long as the repeat */
     int first, last; /* positions in the timeline */
 };
 
@@ -98,9 +103,9 @@ void kernels_print(const RoleProgram *program, Text *out);
 void memory_print(const RoleProgram *program, Text *out);
 bool memory_verify(const RoleProgram *program, Text *why); /* no two live buffers overlap */
 
-/* Buffers of this role's graphs, fused and ordered for its action list. */
+/* The role's graphs, fused and ordered; buffers without addresses. The graphs are partitioned for `mesh`. */
 struct Step;
-RoleProgram *schedule_to_kernels(const struct Step *step, const Schedule *schedule, int role);
+RoleProgram *schedule_to_kernels(const struct Step *step, const Mesh *mesh, const Schedule *schedule, int role);
 void kernels_to_memory(RoleProgram *program);
 
 #endif

@@ -16,6 +16,8 @@ typedef struct Gpu {
     double bandwidth;              /* bytes/s */
     double cuda_cores, tensor_cores, rt_cores, sms;
     double clock;                  /* boost, Hz */
+    double flops_per_clock;        /* operations of one core in one clock; NAN: 2, a fused multiply-add */
+    double fp32_derived;           /* cores x clock x operations in a clock, or NAN */
     double fp32, tf32, fp16, bf16, fp8; /* FLOP/s, dense; fp32 is cores x clock x 2 unless stated */
     double nvlink;                 /* bytes/s for each direction */
     double pcie;                   /* generation */
@@ -51,6 +53,7 @@ typedef struct Dataset {
     enum { DATA_TEXT, DATA_TOKENS, DATA_ARRAYS } kind;
     VEC(const char *) paths;
     struct { VEC(Name) names; VEC(const char *) paths; } columns;
+    Name name; /* of a named evaluation set, or NULL */
     Span span;
 } Dataset;
 
@@ -78,13 +81,19 @@ typedef struct Optimizer {
 typedef struct Train {
     Name name;
     Span span;
-    const Stmt *model; /* STMT_MODEL, after following `model A = B(...)` */
-    VEC(Binding) model_arguments; /* overridden dimensions, innermost last */
+    const Ast *scope;  /* the file that the block stands in */
+    const Stmt *model; /* STMT_MODEL, after following `model A = B(...)`; NULL after a mistake */
+    const Ast *model_scope; /* the file that holds it: where names of its body are looked up */
+    VEC(Binding) model_arguments; /* overridden dimensions, each name once (the outermost wins); values that are
+                                     constants are EXPR_INT or EXPR_FLOAT, others speak of the model's dimensions */
     Name model_name;
     Span model_span;
     const char *from;  /* weights to start from, or NULL */
-    VEC(Dataset) data; /* one, or one for each task */
-    VEC(Dataset) validation;
+    Span from_span;
+    VEC(Dataset) data; /* one, or one for each index of `data_dim` */
+    Name data_dim;     /* `data task = [...]`, or NULL */
+    Span data_dim_span;
+    VEC(Dataset) validation; /* empty: a share of the data */
     double split;      /* share of the data kept for validation; 0.1 unless stated */
     int64_t batch, steps, seed;
     Span batch_span;
@@ -110,6 +119,7 @@ typedef struct Rule {
     Name using_name;   /* "ring", "interleaved", ... or NULL */
     int64_t chunks;    /* of interleaved */
     Span span, statement, axis_span;
+    Span using_span;
     const Stmt *in;    /* the narrowing block, or NULL */
 } Rule;
 
@@ -126,6 +136,8 @@ typedef struct Plan {
     Name recompute;     /* NULL: none */
     Span recompute_span;
     int64_t threads;    /* of a rank; 0: this machine's cores shared out */
+    Span auto_span;     /* of an `auto`, when there is one: a choice left to the planner */
+    bool broken;        /* a rule or the mesh had a mistake: what is missing proves nothing */
 } Plan;
 
 typedef struct Program {
@@ -133,6 +145,7 @@ typedef struct Program {
     const Ast *ast;
     VEC(const Ast *) imports;
     Map imported;   /* import name -> const Ast * */
+    VEC(struct FileScope *) files; /* the file itself first; see resolve.h */
     Map constants;  /* name -> double * */
     VEC(Gpu *) gpus;
     VEC(Cluster *) clusters;
@@ -154,6 +167,10 @@ Program *ast_to_model(Session *s, const Ast *ast, Setting *settings, int n_setti
 /* Finds a layer or model by (possibly dotted) name. `scope` is the file it is used in. NULL when unknown. */
 const Stmt *program_find_layer(const Program *program, const Ast *scope, const Expr *name, const Ast **found_in);
 const Stmt *program_find_model(const Program *program, const Ast *scope, const Expr *name, const Ast **found_in);
+/* For messages: the nearest name to an unknown layer's, as it would be written there ("nn.layer_norm"), or NULL. */
+Name program_nearest_layer(const Program *program, const Ast *scope, const Expr *name);
+/* The number that a constant of the file (or of an import of it) stands for; NULL when there is none. */
+const double *program_find_constant(const Program *program, const Ast *scope, const Expr *name);
 
 /* Once the dimensions of the model are known: rule words that match nothing, divisibility with all legal sizes, the
  * batch against mesh and micro-batch, storage rules, axes that repeat work. `dims` are those of the model. Reports for
@@ -161,6 +178,8 @@ const Stmt *program_find_model(const Program *program, const Ast *scope, const E
 void plan_check(Session *s, const Program *program, const Train *train, const Plan *plan, Dim *const *dims, int n_dims);
 /* The first thing in the plan that is checked but not built, for P9000; NULL when all is built. */
 const char *plan_unbuilt(const Plan *plan, Span *where);
+/* The same for the training run. */
+const char *train_unbuilt(const Train *train, Span *where);
 
 /* Prints the resolved model (--emit model). */
 void program_print(const Program *program, Text *out);

@@ -52,7 +52,10 @@ struct Expr {
     Span op_span;
     ExprList args;
     VEC(Arg) call;
+    int depth; /* height of the tree: the parser keeps it below MOST_DEPTH, so that walks may recurse */
 };
+
+enum { MOST_DEPTH = 500 };
 
 /* The type of an input, a target or a parameter: `int[batch, seq]`, `[..., seq, in]`, `float[]`. */
 typedef struct TypeExpr {
@@ -87,7 +90,20 @@ typedef struct RuleWord {
     ExprList sizes; /* of uneven */
 } RuleWord;
 
-/* An element of a property statement: `save every 1000 to "x" keep 3` is property `save` with items. */
+/* How statements that are not plain `name = value` are laid out in Stmt:
+ *
+ *   import nn                     name = nn (how the file calls it), value = EXPR_NAME nn
+ *   import models.gpt2 as g       name = gpt2, alias = g, value = the EXPR_MEMBER chain
+ *   save every 1000 to "x" keep 3 PROPERTY save; items = every, 1000, to, "x", keep, 3 (commas are not kept; the words
+ *                                 `on` and `using` among items are EXPR_NAMEs). Items are whole expressions: `2 of 8 *
+ *                                 gpus.X` has the three items 2, of, 8 * gpus.X
+ *   data task = [a, b]            PROPERTY data; bindings = {task, [a, b]}
+ *   optimizer adamw(lr = 1) { }   PROPERTY optimizer; items = the call; has_body, body = GROUPs and PROPERTYs
+ *   bias, norm: weight_decay = 0  GROUP; names = bias, norm; bindings = {weight_decay, 0}
+ *   batch on data, ep             two RULEs, one for each axis, with the same span and words
+ *   layers.attention.wq = "x"     ASSIGN (only in a `names` block); name = "layers.attention.wq", value = target
+ *   a, b = f(x)                   ASSIGN; name = a; names = a, b; words.at[i].what has the span of each
+ */
 typedef enum StmtKind {
     /* top level */
     STMT_IMPORT,  /* name (dotted allowed in value); alias or NULL */
@@ -117,7 +133,8 @@ typedef enum StmtKind {
     STMT_RULE,     /* words, axis, using */
     STMT_IN,       /* value = what is narrowed (a name, or `layers` with `range`); body */
     /* everywhere a block holds `word items...` */
-    STMT_PROPERTY, /* name, items, body or empty */
+    STMT_PROPERTY, /* name, items, bindings, body or empty */
+    STMT_GROUP,    /* names (words has their spans), bindings: `bias, norm: weight_decay = 0` */
 } StmtKind;
 
 struct Stmt {
@@ -128,7 +145,7 @@ struct Stmt {
     Span name_span;
     Name alias;
     Span alias_span;
-    VEC(Name) names; /* STMT_ASSIGN with several targets */
+    VEC(Name) names; /* STMT_ASSIGN with several targets; STMT_GROUP */
     VEC(Binding) bindings;
     VEC(Param) params;
     TypeExpr type;

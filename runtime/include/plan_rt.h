@@ -22,37 +22,54 @@ typedef void PrtAction(PrtRank *rank, char *arena, int64_t micro);
 /* A generated loop kernel: rows [lo, hi). */
 typedef void PrtKernel(void *const *pointers, int64_t lo, int64_t hi);
 
-/* Generated for the target's vector width; the drivers in cpu/ block for the caches and call these. */
+/* How lanes (columns of B, rows of A) and depth (k) lie in memory: picks a packing function. */
+typedef enum PrtPack { PRT_PACK_LANES /* lane stride 1 */, PRT_PACK_DEPTH /* k stride 1 */, PRT_PACK_ANY } PrtPack;
+/* Packs `lanes` lanes by k steps into dst[k][panel width]; the missing lanes are written as zeros. Reads nothing else. */
+typedef void PrtPackFunction(const float *src, float *dst, int64_t k, int64_t k_stride, int64_t lane_stride, int64_t lanes);
+
+/* Generated for the target's vector width; the drivers in cpu/ block for the caches and call these. No pointer needs an
+ * alignment but packed panels, which lie at multiples of a vector register. */
 typedef struct PrtInner {
     int32_t tile_m, tile_n; /* C tile of the micro-kernel */
     int32_t vector;         /* floats in a vector register */
-    int32_t block_k, block_m, block_n; /* cache blocks: k of a panel, rows of A, columns of B */
-    /* c[m, n] (+)= a panel * b panel: a is packed [k][tile_m], b is packed [k][tile_n]; c has row stride ldc and column
-     * stride 1. rows and columns may be less than the tile. accumulate 0: c is overwritten. */
-    void (*tile)(const float *a, const float *b, float *c, int64_t k, int64_t ldc, int64_t rows, int64_t columns, int64_t accumulate);
-    /* Packs up to tile_n columns by k rows from memory with the given strides into [k][tile_n], zero-filled; one for
-     * unit column stride, one for unit row stride (a transpose), one for any strides. The same three with tile_m for a. */
-    void (*pack_b[3])(const float *src, float *dst, int64_t k, int64_t row_stride, int64_t column_stride, int64_t columns);
-    void (*pack_a[3])(const float *src, float *dst, int64_t k, int64_t row_stride, int64_t column_stride, int64_t rows);
-    /* Rows of attention, one at a time: p = exp(s - m') for s of `n` keys, in place; *m and *l updated, returns the factor
-     * that earlier sums are scaled by. */
+    int32_t panel_m;        /* width of a packed panel of A: tile_m rounded up to `vector`; of B it is tile_n */
+    int32_t block_k, block_m, block_n; /* cache blocks: k of a panel, rows of A, columns of B; multiples of the tile */
+    int32_t probe_flops;               /* floating-point operations of one step of `probe` */
+    /* c[rows, columns] (+)= alpha * a panel * b panel: a is packed [k][panel_m], b is packed [k][tile_n]; c has row
+     * stride ldc and column stride 1. rows and columns may be less than the tile: nothing else of c is touched. An
+     * element's sum does not depend on its place in the tile. accumulate 0: c is overwritten. */
+    void (*tile)(const float *a, const float *b, float *c, int64_t k, int64_t ldc, int64_t rows, int64_t columns, float alpha,
+                 int64_t accumulate);
+    PrtPackFunction *pack_a[3], *pack_b[3]; /* by PrtPack; lanes at most tile_m, tile_n */
+    /* A row of attention scores meets the next keys: s[j] becomes exp(scale * s[j] - *m'), where *m' is the new maximum of
+     * scale * s; *m and *l (maximum and sum of exponentials so far: -inf and 0 at first) are updated. Returns exp(*m - *m'),
+     * the factor for earlier sums. n >= 1. */
     float (*softmax_row)(float *s, int64_t n, float scale, float *m, float *l);
-    void (*scale_row)(float *x, int64_t n, float factor);                                   /* x *= factor */
-    void (*axpy_row)(float *y, const float *x, int64_t n, float factor);                     /* y += factor * x */
-    /* ds = p * (dp - delta) * scale with p = exp(scale * s - lse), written to s; p to `p`. */
+    void (*scale_row)(float *x, int64_t n, float factor);                /* x *= factor */
+    void (*axpy_row)(float *y, const float *x, int64_t n, float factor); /* y += factor * x */
+    /* p = exp(scale * s - lse) to `p`; ds = p * (dp - delta) * scale to `s`. */
     void (*softmax_grad_row)(float *s, const float *dp, float *p, int64_t n, float scale, float lse, float delta);
     float (*dot_row)(const float *x, const float *y, int64_t n);
+    float (*probe)(int64_t steps); /* independent multiply-adds at full rate, for the machine's peak */
 } PrtInner;
+
+/* Memory that the drivers use for each worker thread (PRODUCT_SCRATCH_BYTES in compiler/ir/product.h). */
+enum { PRT_SCRATCH_BYTES = 4 << 20 };
 
 /* Descriptors as generated constants; the fields are those of compiler/ir/product.h (checked by a test). */
 typedef struct PrtProductDim { int64_t extent, a, b, c; } PrtProductDim;
+/* The epilogue is the loop kernel of a Loop over [rows, columns of C]. Its rows (the flattened outer space) are the points
+ * of (batch..., m...) in the order of the descriptor, or of (batch..., n...) where the last n has not stride 1 in C. Its
+ * pointers are those of prt_product from the third on: C first. It is called on disjoint ranges of rows that cover
+ * all rows once, from any thread, each after these rows of C are complete: so it may read and write its rows of C in
+ * place and read other operands, and gives what a standalone call after the product would. No lanes_outer. */
 typedef struct PrtProduct {
     PrtProductDim batch[4], m[4], n[4], k[4];
     int32_t n_batch, n_m, n_n, n_k;
     int32_t accumulate, has_epilogue;
     float scale;
     int32_t reserved;
-    PrtKernel *epilogue; /* called as epilogue(pointers, lo, hi) over rows of one finished band of C; see cpu/product.c */
+    PrtKernel *epilogue; /* or NULL */
 } PrtProduct;
 typedef struct PrtAttend {
     int64_t batch, seq, key, kv_head, group, width;

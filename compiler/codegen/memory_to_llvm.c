@@ -1,0 +1,296 @@
+/* Entries: the functions that the runtime calls, `void entry(PrtRank *rank, char *arena, i64 micro)`.
+ *
+ * A kernel becomes the stores of its pointers (arena + constants, plus the layer's and micro-batch's share) and one call
+ * into the runtime. A repeat becomes a loop whose index is a run-time value: the code of a layer exists once, whatever
+ * the depth. Descriptors of products, attention and collectives are constants. */
+#include "codegen/llvm_util.h"
+
+typedef struct Emitter {
+    Codegen *g;
+    const RoleProgram *program;
+    V rank, arena, micro, index; /* index: of the innermost repeat, i64 */
+    V pointers;                  /* room for the longest list of pointers of the entry */
+    Map *functions;              /* Loop -> function */
+} Emitter;
+
+/* ---- the runtime's functions, from the ABI list --------------------------------------------------------------------- */
+
+/* Every parameter of that list is a pointer or an i64. */
+static V runtime_function(Codegen *g, const char *name) {
+    V known = LLVMGetNamedFunction(g->module, name);
+    if (known) return known;
+    static const struct {
+        const char *name, *parameters;
+    } abi[] = {
+#define RT(function, result, ...) {#function, #__VA_ARGS__},
+#include "plan_rt_abi.def"
+#undef RT
+    };
+    for (size_t i = 0; i < sizeof abi / sizeof *abi; i++) {
+        if (strcmp(abi[i].name, name) != 0) continue;
+        T params[16];
+        unsigned n = 0;
+        for (const char *at = abi[i].parameters; at; at = strchr(at, ',') ? strchr(at, ',') + 1 : NULL) {
+            const char *end = strchr(at, ',');
+            size_t length = end ? (size_t)(end - at) : strlen(at);
+            params[n++] = memchr(at, '*', length) ? g->ptr : g->i64;
+        }
+        return LLVMAddFunction(g->module, name, LLVMFunctionType(g->nothing, params, n, false));
+    }
+    BUG("`%s` is not in plan_rt_abi.def", name);
+}
+
+/* ---- constants --------------------------------------------------------------------------------------------------------- */
+
+static V constant_global(Codegen *g, V value, const char *name) {
+    V global = LLVMAddGlobal(g->module, LLVMTypeOf(value), name);
+    LLVMSetInitializer(global, value);
+    LLVMSetGlobalConstant(global, true);
+    LLVMSetLinkage(global, LLVMInternalLinkage);
+    return global;
+}
+
+static V string_global(Codegen *g, const char *text, const char *name) {
+    V value = LLVMConstStringInContext2(g->context, text, strlen(text), false);
+    return constant_global(g, value, name);
+}
+
+static V const_struct(Codegen *g, V *fields, unsigned n) { return LLVMConstStructInContext(g->context, fields, n, false); }
+
+static V product_dims(Codegen *g, const ProductDim *dims, int n) {
+    V items[PRODUCT_MAX_DIMS];
+    T type = NULL;
+    for (int i = 0; i < PRODUCT_MAX_DIMS; i++) {
+        ProductDim d = i < n ? dims[i] : (ProductDim){0};
+        V fields[] = {cg_i64(g, d.extent), cg_i64(g, d.a), cg_i64(g, d.b), cg_i64(g, d.c)};
+        items[i] = const_struct(g, fields, 4);
+        type = LLVMTypeOf(items[i]);
+    }
+    return LLVMConstArray2(type, items, PRODUCT_MAX_DIMS);
+}
+
+static V product_constant(Emitter *e, const Kernel *kernel) {
+    Codegen *g = e->g;
+    const Product *p = kernel->product;
+    V epilogue = kernel->loop ? map_get(e->functions, kernel->loop) : LLVMConstNull(g->ptr);
+    V fields[] = {product_dims(g, p->batch, p->n_batch), product_dims(g, p->m, p->n_m), product_dims(g, p->n, p->n_n),
+                  product_dims(g, p->k, p->n_k),         cg_i32(g, p->n_batch),         cg_i32(g, p->n_m),
+                  cg_i32(g, p->n_n),                     cg_i32(g, p->n_k),             cg_i32(g, p->accumulate),
+                  cg_i32(g, kernel->loop != NULL),       cg_f32(g, p->scale),           cg_i32(g, 0),
+                  epilogue};
+    return constant_global(g, const_struct(g, fields, sizeof fields / sizeof *fields), arena_printf(g->arena, "%s.product", kernel->name));
+}
+
+static V attend_constant(Codegen *g, const Kernel *kernel) {
+    const Attend *a = kernel->attend;
+    int64_t numbers[] = {a->batch,  a->seq,     a->key,    a->kv_head, a->group,   a->width,  a->q_batch,
+                         a->q_seq,  a->q_head,  a->k_batch, a->k_key,  a->k_head,  a->v_batch, a->v_key,
+                         a->v_head, a->o_batch, a->o_seq,  a->o_head,  a->l_batch, a->l_seq,  a->l_head};
+    enum { N = sizeof numbers / sizeof *numbers };
+    V fields[N + 2];
+    for (int i = 0; i < N; i++) fields[i] = cg_i64(g, numbers[i]);
+    fields[N] = cg_f32(g, a->scale);
+    fields[N + 1] = cg_i32(g, a->causal);
+    return constant_global(g, const_struct(g, fields, N + 2), arena_printf(g->arena, "%s.attend", kernel->name));
+}
+
+static V scatter_constant(Codegen *g, const Kernel *kernel) {
+    const Scatter *s = kernel->scatter;
+    V fields[] = {cg_i64(g, s->n_rows),     cg_i64(g, s->n_out),      cg_i64(g, s->width),          cg_i64(g, s->row_stride),
+                  cg_i64(g, s->out_stride), cg_i32(g, s->coordinate_axis), cg_i32(g, s->accumulate)};
+    return constant_global(g, const_struct(g, fields, 7), arena_printf(g->arena, "%s.scatter", kernel->name));
+}
+
+static V collective_constant(Codegen *g, const Kernel *kernel) {
+    const Collective *c = kernel->collective;
+    static const struct {
+        Op op;
+        int kind;
+    } kinds[] = {{OP_ALL_REDUCE, 0}, {OP_ALL_GATHER, 1}, {OP_REDUCE_SCATTER, 2}, {OP_ALL_TO_ALL, 3}};
+    int kind = -1;
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
+        if (kinds[i].op == c->op) kind = kinds[i].kind;
+    CHECK(kind >= 0);
+    V fields[] = {cg_i32(g, kind),        cg_i32(g, c->axis),  cg_i32(g, (int32_t)c->reduce), cg_i32(g, (int32_t)c->dtype),
+                  cg_i64(g, c->elements), cg_i64(g, c->outer), cg_i64(g, c->inner),
+                  string_global(g, c->where, arena_printf(g->arena, "%s.where", kernel->name))};
+    return constant_global(g, const_struct(g, fields, 8), arena_printf(g->arena, "%s.collective", kernel->name));
+}
+
+/* ---- addresses ------------------------------------------------------------------------------------------------------------ */
+
+static V address_of(Emitter *e, const BufferRef *ref) {
+    Codegen *g = e->g;
+    V offset = cg_i64(g, ref->buffer->address + ref->offset);
+    if (ref->buffer->flights > 1) {
+        V flight = LLVMBuildURem(g->builder, e->micro, cg_i64(g, ref->buffer->flights), "");
+        offset = cg_add(g, offset, cg_mul(g, flight, cg_i64(g, ref->buffer->bytes)));
+    }
+    if (ref->step) {
+        CHECK(e->index);
+        V slot = cg_add(g, cg_mul(g, e->index, cg_i64(g, ref->scale)), cg_i64(g, ref->shift));
+        if (ref->modulus) slot = LLVMBuildURem(g->builder, slot, cg_i64(g, ref->modulus), "");
+        offset = cg_add(g, offset, cg_mul(g, slot, cg_i64(g, ref->step)));
+    }
+    return cg_at(g, g->i8, e->arena, offset);
+}
+
+static void store_pointers(Emitter *e, const Kernel *kernel) {
+    for (int i = 0; i < kernel->n_refs; i++)
+        cg_store(e->g, address_of(e, &kernel->refs[i]), cg_at(e->g, e->g->ptr, e->pointers, cg_i64(e->g, i)), 8);
+}
+
+/* ---- kernels ---------------------------------------------------------------------------------------------------------------- */
+
+/* Rows that a thread takes at least, so that starting it pays: some 16 thousand elements. */
+static int64_t loop_grain(const Loop *loop) {
+    int64_t inner = 1;
+    for (int a = loop->n_outer; a < loop->n_axes; a++) inner *= loop->extent[a];
+    int64_t grain = 16384 / (inner > 0 ? inner : 1);
+    return grain > 0 ? grain : 1;
+}
+
+static V read_scalar(Emitter *e, const Buffer *buffer) {
+    Codegen *g = e->g;
+    V value = cg_load(g, g->i32, cg_at(g, g->i8, e->arena, cg_i64(g, buffer->address)), 4);
+    return LLVMBuildSExt(g->builder, value, g->i64, "");
+}
+
+static void emit_kernels(Emitter *e, const KernelList *list);
+
+static void emit_repeat(Emitter *e, const Kernel *kernel) {
+    Codegen *g = e->g;
+    CgFor rounds;
+    V outer = e->index;
+    cg_for_begin(g, &rounds, cg_i64(g, 0), cg_i64(g, kernel->count), cg_i64(g, 1), true);
+    e->index = kernel->descending ? cg_sub(g, cg_i64(g, kernel->count - 1), rounds.iv) : rounds.iv;
+    BufferRef index = {.buffer = kernel->index};
+    cg_store(g, LLVMBuildTrunc(g->builder, e->index, g->i32, ""), address_of(e, &index), 4);
+    emit_kernels(e, &kernel->body);
+    cg_for_end(g, &rounds, NULL, NULL);
+    e->index = outer;
+}
+
+static void emit_kernel(Emitter *e, const Kernel *kernel) {
+    Codegen *g = e->g;
+    if (kernel->kind == KERNEL_REPEAT) {
+        emit_repeat(e, kernel);
+        return;
+    }
+    cg_debug_at(g, kernel->span);
+    store_pointers(e, kernel);
+    V first = e->rank, zero = cg_i64(g, 0);
+    switch (kernel->kind) {
+    case KERNEL_LOOP: {
+        V args[] = {first, map_get(e->functions, kernel->loop), e->pointers, cg_i64(g, loop_rows(kernel->loop)),
+                    cg_i64(g, loop_grain(kernel->loop))};
+        cg_call(g, runtime_function(g, "prt_loop"), args, 5);
+        break;
+    }
+    case KERNEL_PRODUCT: {
+        V args[] = {first, product_constant(e, kernel), e->pointers};
+        cg_call(g, runtime_function(g, "prt_product"), args, 3);
+        break;
+    }
+    case KERNEL_ATTEND:
+    case KERNEL_ATTEND_GRAD: {
+        V start = kernel->position ? read_scalar(e, kernel->position) : zero;
+        V args[] = {first, attend_constant(g, kernel), e->pointers, start, zero};
+        cg_call(g, runtime_function(g, kernel->kind == KERNEL_ATTEND ? "prt_attend" : "prt_attend_grad"), args, 5);
+        break;
+    }
+    case KERNEL_SCATTER: {
+        V args[] = {first, scatter_constant(g, kernel), e->pointers};
+        cg_call(g, runtime_function(g, "prt_scatter"), args, 3);
+        break;
+    }
+    case KERNEL_COLLECTIVE: {
+        V args[] = {first, collective_constant(g, kernel), address_of(e, &kernel->refs[0]), address_of(e, &kernel->refs[1])};
+        cg_call(g, runtime_function(g, "prt_collective"), args, 4);
+        break;
+    }
+    case KERNEL_REPEAT: break;
+    }
+}
+
+static void emit_kernels(Emitter *e, const KernelList *list) {
+    for (int i = 0; i < list->n; i++) emit_kernel(e, list->at[i]);
+}
+
+/* ---- loops: equal ones share a function ------------------------------------------------------------------------------------- */
+
+typedef struct Emitted {
+    const char *text;
+    V function;
+} Emitted;
+typedef VEC(Emitted) EmittedList;
+
+/* The loop's printed form without its name: loops with equal text are equal code, unless their lines differ. */
+static const char *loop_key(Arena *arena, const Loop *loop) {
+    Text text = {.arena = arena};
+    Loop nameless = *loop;
+    nameless.name = "";
+    loop_print(&nameless, &text);
+    text_printf(&text, "@%d:%d", loop->span.file, loop->span.lo);
+    return text.at;
+}
+
+static void emit_loops(Codegen *g, const KernelList *list, Map *functions, EmittedList *done, int *longest) {
+    for (int i = 0; i < list->n; i++) {
+        const Kernel *kernel = list->at[i];
+        if (kernel->n_refs > *longest) *longest = kernel->n_refs;
+        if (kernel->kind == KERNEL_REPEAT) emit_loops(g, &kernel->body, functions, done, longest);
+        if (!kernel->loop) continue;
+        const char *key = loop_key(g->arena, kernel->loop);
+        V function = NULL;
+        for (int k = 0; k < done->n; k++)
+            if (strcmp(done->at[k].text, key) == 0) function = done->at[k].function;
+        if (!function) {
+            codegen_loop(g, kernel->loop);
+            function = LLVMGetNamedFunction(g->module, kernel->loop->name);
+            LLVMSetLinkage(function, LLVMInternalLinkage);
+            vec_push(g->arena, done, (Emitted){key, function});
+        }
+        map_put(g->arena, functions, kernel->loop, function);
+    }
+}
+
+static V emit_entry(Codegen *g, const RoleProgram *program, const Entry *entry, Map *functions, int longest) {
+    T params[] = {g->ptr, g->ptr, g->i64};
+    const char *name = arena_printf(g->arena, "plan_%d_%s", program->role, entry->name);
+    V function = cg_function(g, name, g->nothing, params, 3, false);
+    LLVMSetLinkage(function, LLVMInternalLinkage);
+    Span span = {0};
+    for (int i = 0; i < entry->body.n && !span.file; i++) span = entry->body.at[i]->span;
+    cg_debug_function(g, function, name, span);
+    Emitter e = {.g = g, .program = program, .functions = functions};
+    e.rank = LLVMGetParam(function, 0), e.arena = LLVMGetParam(function, 1), e.micro = LLVMGetParam(function, 2);
+    e.pointers = LLVMBuildArrayAlloca(g->builder, g->ptr, cg_i64(g, longest + 1), "pointers");
+    emit_kernels(&e, &entry->body);
+    LLVMBuildRetVoid(g->builder);
+    cg_debug_leave(g);
+    return function;
+}
+
+void codegen_program(Codegen *g, RoleProgram *const *roles, int n_roles, const char *json) {
+    V entries[256];
+    unsigned n = 0;
+    EmittedList done = {0};
+    for (int r = 0; r < n_roles; r++) {
+        Map functions = {0};
+        int longest = 1;
+        for (int i = 0; i < roles[r]->entries.n; i++) emit_loops(g, &roles[r]->entries.at[i].body, &functions, &done, &longest);
+        for (int i = 0; i < roles[r]->entries.n; i++) {
+            CHECK(n < 256);
+            entries[n++] = emit_entry(g, roles[r], &roles[r]->entries.at[i], &functions, longest);
+        }
+    }
+    V table = LLVMConstArray2(g->ptr, entries, n);
+    V global = LLVMAddGlobal(g->module, LLVMTypeOf(table), "plan_entries");
+    LLVMSetInitializer(global, table);
+    LLVMSetGlobalConstant(global, true);
+    V text = LLVMConstStringInContext2(g->context, json, strlen(json), false);
+    V program = LLVMAddGlobal(g->module, LLVMTypeOf(text), "plan_program");
+    LLVMSetInitializer(program, text);
+    LLVMSetGlobalConstant(program, true);
+}

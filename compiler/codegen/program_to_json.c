@@ -1,0 +1,259 @@
+/* The JSON text that the program carries: everything that the runtime has to know and that is not code. Its fields are
+ * described in docs/program.md. */
+#include "codegen/program_to_json.h"
+
+#include <cjson/cJSON.h>
+#include <math.h>
+#include <stdlib.h>
+
+typedef struct Describe {
+    const ProgramFacts *facts;
+    const RoleProgram *role;
+    Arena *arena;
+} Describe;
+
+static void add_number(cJSON *object, const char *name, double value) { cJSON_AddNumberToObject(object, name, value); }
+
+static const Buffer *buffer_of(const RoleProgram *role, Name tensor) {
+    for (int i = 0; i < role->buffers.n; i++)
+        if (role->buffers.at[i]->tensor && role->buffers.at[i]->tensor->name == tensor) return role->buffers.at[i];
+    return NULL;
+}
+
+/* ---- data ------------------------------------------------------------------------------------------------------------ */
+
+static cJSON *data_json(const Describe *d, const Dataset *set) {
+    static const char *const kinds[] = {[DATA_TEXT] = "text", [DATA_TOKENS] = "tokens", [DATA_ARRAYS] = "arrays"};
+    cJSON *object = cJSON_CreateObject();
+    cJSON_AddStringToObject(object, "kind", kinds[set->kind]);
+    if (set->kind == DATA_ARRAYS) {
+        cJSON *columns = cJSON_AddObjectToObject(object, "columns");
+        for (int i = 0; i < set->columns.names.n; i++)
+            cJSON_AddStringToObject(columns, set->columns.names.at[i], set->columns.paths.at[i]);
+    } else {
+        cJSON *paths = cJSON_AddArrayToObject(object, "paths");
+        for (int i = 0; i < set->paths.n; i++) cJSON_AddItemToArray(paths, cJSON_CreateString(set->paths.at[i]));
+    }
+    cJSON_AddStringToObject(object, "span", session_where(d->facts->step->session, set->span));
+    return object;
+}
+
+/* How many ids an integer input may have: the size of what it indexes. 0: it indexes nothing. */
+static int64_t index_limit(const Region *region, const Tensor *tensor) {
+    for (int i = 0; i < region->nodes.n; i++) {
+        const Node *node = region->nodes.at[i];
+        if (node->region) {
+            int64_t inner = index_limit(node->region, tensor);
+            if (inner) return inner;
+        }
+        if (node->op != OP_LOOKUP && node->op != OP_CROSS_ENTROPY) continue;
+        if (node->in[1]->op != OP_INPUT || node->in[1]->tensor->name != tensor->name) continue;
+        const Shape *over = &node_attr(node, "over")->dims;
+        return over->n ? over->dims[0]->size : node->in[0]->shape.dims[0]->size;
+    }
+    return 0;
+}
+
+static cJSON *input_json(const Describe *d, const Buffer *buffer) {
+    const Tensor *tensor = buffer->tensor;
+    const Train *train = d->facts->train;
+    bool arrays = train->data.n && train->data.at[0].kind == DATA_ARRAYS;
+    cJSON *object = cJSON_CreateObject();
+    cJSON_AddStringToObject(object, "name", tensor->name);
+    const char *role = arrays ? "column" : !tensor->of ? "tokens" : tensor->dtype == DT_I32 ? "next" : "mask";
+    cJSON_AddStringToObject(object, "role", role);
+    if (arrays) cJSON_AddStringToObject(object, "column", tensor->name);
+    if (tensor->of) cJSON_AddStringToObject(object, "of", tensor->of->name);
+    cJSON_AddStringToObject(object, "dtype", dtype_name[tensor->dtype]);
+    cJSON *shape = cJSON_AddArrayToObject(object, "shape");
+    for (int i = 0; i < tensor->shape.n; i++)
+        cJSON_AddItemToArray(shape, cJSON_CreateNumber((double)local_extent(d->facts->mesh, tensor->type, tensor->shape.dims[i])));
+    add_number(object, "bytes", (double)buffer->bytes);
+    add_number(object, "offset", (double)buffer->address);
+    add_number(object, "slots", buffer->flights);
+    add_number(object, "slot_bytes", (double)buffer->bytes);
+    int64_t limit = index_limit(&d->facts->step->model->graph->top, tensor);
+    if (limit) add_number(object, "limit", (double)limit);
+    return object;
+}
+
+/* ---- tensors ------------------------------------------------------------------------------------------------------------ */
+
+static cJSON *tensor_json(const Describe *d, const Buffer *buffer) {
+    const Tensor *tensor = buffer->tensor;
+    const Mesh *mesh = d->facts->mesh;
+    cJSON *object = cJSON_CreateObject();
+    cJSON_AddStringToObject(object, "name", tensor->name);
+    cJSON_AddStringToObject(object, "class", tensor_class_name[tensor->class]);
+    cJSON_AddStringToObject(object, "dtype", dtype_name[tensor->dtype]);
+    cJSON *shape = cJSON_AddArrayToObject(object, "shape"), *axes = cJSON_AddArrayToObject(object, "axes");
+    for (int i = 0; i < tensor->shape.n; i++) cJSON_AddItemToArray(shape, cJSON_CreateNumber((double)tensor->shape.dims[i]->size));
+    for (int a = 0; a < mesh->n; a++) {
+        int at = tensor->type[a].kind == AXIS_SHARDED ? shape_find(&tensor->shape, tensor->type[a].dim) : -1;
+        cJSON_AddItemToArray(axes, at < 0 ? cJSON_CreateNull() : cJSON_CreateNumber(at));
+    }
+    add_number(object, "offset", (double)buffer->address);
+    add_number(object, "bytes", (double)buffer->bytes);
+    return object;
+}
+
+static cJSON *small_json(const Describe *d, const Buffer *buffer) {
+    cJSON *object = cJSON_CreateObject();
+    cJSON_AddStringToObject(object, "name", buffer->tensor->name);
+    cJSON_AddStringToObject(object, "dtype", dtype_name[buffer->tensor->dtype]);
+    add_number(object, "offset", (double)buffer->address);
+    if (buffer->tensor->shape.n) {
+        cJSON *shape = cJSON_AddArrayToObject(object, "shape");
+        for (int i = 0; i < buffer->tensor->shape.n; i++)
+            cJSON_AddItemToArray(shape, cJSON_CreateNumber((double)buffer->tensor->shape.dims[i]->size));
+    }
+    (void)d;
+    return object;
+}
+
+/* ---- roles ---------------------------------------------------------------------------------------------------------------- */
+
+static const char *const action_text[] = {
+#define ACTION(NAME, text, doc) text,
+#include "schedule/actions.def"
+#undef ACTION
+};
+
+static cJSON *role_json(Describe *d, const RoleProgram *role, int first_entry) {
+    cJSON *object = cJSON_CreateObject();
+    add_number(object, "arena_bytes", (double)role->arena_bytes);
+    cJSON *memory = cJSON_AddObjectToObject(object, "memory");
+    for (int k = 0; k < MEM_KINDS; k++)
+        if (k != MEM_SCRATCH) add_number(memory, memory_kind_name[k], (double)role->by_kind[k]);
+    add_number(object, "scratch_bytes", (double)role->scratch_bytes);
+    cJSON *tensors = cJSON_AddArrayToObject(object, "tensors");
+    for (int i = 0; i < role->buffers.n; i++) {
+        const Buffer *buffer = role->buffers.at[i];
+        if (!buffer->tensor) continue;
+        TensorClass class = buffer->tensor->class;
+        if (class == CLASS_WEIGHT || class == CLASS_MOMENT || class == CLASS_GRADIENT || class == CLASS_CACHE)
+            cJSON_AddItemToArray(tensors, tensor_json(d, buffer));
+    }
+    cJSON *entries = cJSON_AddObjectToObject(object, "entries");
+    for (int i = 0; i < role->entries.n; i++) add_number(entries, role->entries.at[i].name, first_entry + i);
+    cJSON *actions = cJSON_AddArrayToObject(object, "actions");
+    const RoleSchedule *schedule = &d->facts->schedule->roles[role->role];
+    for (int i = 0; i < schedule->actions.n; i++) {
+        const Action *action = &schedule->actions.at[i];
+        cJSON *item = cJSON_CreateObject();
+        cJSON_AddStringToObject(item, "kind", action_text[action->kind]);
+        add_number(item, "chunk", action->chunk);
+        add_number(item, "micro", action->micro);
+        cJSON_AddItemToArray(actions, item);
+    }
+    return object;
+}
+
+static cJSON *optimizer_json(const Train *train) {
+    static const char *const rates[] = {[RATE_CONSTANT] = "constant", [RATE_LINEAR] = "linear", [RATE_COSINE] = "cosine"};
+    cJSON *object = cJSON_CreateObject();
+    cJSON_AddStringToObject(object, "kind", train->optimizer.kind == OPT_SGD ? "sgd" : "adamw");
+    cJSON *lr = cJSON_AddObjectToObject(object, "lr");
+    const Rate *rate = &train->optimizer.rate;
+    cJSON_AddStringToObject(lr, "kind", rates[rate->kind]);
+    add_number(lr, "peak", rate->peak);
+    add_number(lr, "warmup", (double)rate->warmup);
+    add_number(lr, "end", isnan(rate->end) ? 0 : rate->end);
+    add_number(lr, "steps", (double)train->steps);
+    return object;
+}
+
+static void add_run(cJSON *root, const Train *train) {
+    cJSON_AddItemToObject(root, "optimizer", optimizer_json(train));
+    if (train->eval_every > 0) {
+        cJSON *eval = cJSON_AddObjectToObject(root, "eval");
+        add_number(eval, "every", (double)train->eval_every);
+        add_number(eval, "batches", (double)train->eval_batches);
+    }
+    if (train->save_every > 0 || train->save_to) {
+        cJSON *save = cJSON_AddObjectToObject(root, "save");
+        add_number(save, "every", (double)train->save_every);
+        cJSON_AddStringToObject(save, "path", train->save_to ? train->save_to : "checkpoints");
+        add_number(save, "keep", (double)train->save_keep);
+    }
+    if (train->from) cJSON_AddStringToObject(root, "from", train->from);
+}
+
+/* FNV-1a of the source and the plan's name. */
+static const char *program_hash(const ProgramFacts *f, Arena *arena) {
+    uint64_t hash = 14695981039346656037u;
+    const SourceFile *file = session_file(f->step->session, f->plan->span);
+    for (int32_t i = 0; file && i < file->size; i++) hash = (hash ^ (unsigned char)file->text[i]) * 1099511628211u;
+    for (const char *at = f->plan->name; *at; at++) hash = (hash ^ (unsigned char)*at) * 1099511628211u;
+    return arena_printf(arena, "%016llx", (unsigned long long)hash);
+}
+
+static void add_inputs(cJSON *root, const Describe *d, const Buffer **tokens) {
+    cJSON *inputs = cJSON_AddArrayToObject(root, "inputs"), *scalars = cJSON_AddArrayToObject(root, "scalars"),
+          *results = cJSON_AddArrayToObject(root, "results");
+    const Buffer *token = buffer_of(d->role, intern(d->facts->step->session->names, "decode.token"));
+    for (int i = 0; i < d->role->buffers.n; i++) {
+        const Buffer *buffer = d->role->buffers.at[i];
+        if (!buffer->tensor || buffer == token) continue;
+        if (buffer->tensor->class == CLASS_DATA) {
+            cJSON *input = input_json(d, buffer);
+            if (token && !buffer->tensor->of) add_number(input, "decode_offset", (double)token->address);
+            cJSON_AddItemToArray(inputs, input);
+            if (!buffer->tensor->of) *tokens = buffer;
+        } else if (buffer->tensor->class == CLASS_SCALAR) cJSON_AddItemToArray(scalars, small_json(d, buffer));
+        else if (buffer->tensor->class == CLASS_RESULT) cJSON_AddItemToArray(results, small_json(d, buffer));
+    }
+}
+
+const char *program_to_json(const ProgramFacts *f) {
+    Session *s = f->step->session;
+    Describe d = {.facts = f, .arena = s->arena, .role = f->roles[0]};
+    const Train *train = f->train;
+    const ModelGraph *model = f->step->model;
+    cJSON *root = cJSON_CreateObject();
+    add_number(root, "abi", 1);
+    cJSON_AddStringToObject(root, "compiler", PLAN_VERSION);
+    const SourceFile *file = session_file(s, f->plan->span);
+    cJSON_AddStringToObject(root, "source", file ? file->path : "");
+    cJSON_AddStringToObject(root, "plan", f->plan->name);
+    cJSON_AddStringToObject(root, "model", train->model_name);
+    cJSON_AddStringToObject(root, "hash", program_hash(f, s->arena));
+    cJSON *mesh = cJSON_AddArrayToObject(root, "mesh"), *data_axes = cJSON_AddArrayToObject(root, "data_axes");
+    for (int a = 0; a < f->mesh->n; a++) {
+        cJSON *axis = cJSON_CreateObject();
+        cJSON_AddStringToObject(axis, "name", f->mesh->axes[a].name);
+        add_number(axis, "size", (double)f->mesh->axes[a].size);
+        cJSON_AddItemToArray(mesh, axis);
+        if (f->batch_on_axis[a]) cJSON_AddItemToArray(data_axes, cJSON_CreateNumber(a));
+    }
+    add_number(root, "threads", (double)f->plan->threads);
+    add_number(root, "seed", (double)train->seed);
+    add_number(root, "steps", (double)train->steps);
+    add_number(root, "batch", (double)train->batch);
+    add_number(root, "micro_batch", (double)f->step->micro_batch);
+    add_number(root, "micros", (double)f->step->micros);
+    add_number(root, "flops_per_token", model->flops_per_token);
+    add_number(root, "parameters", (double)model->parameters);
+    cJSON *data = cJSON_AddArrayToObject(root, "data"), *validation = cJSON_AddArrayToObject(root, "validation");
+    for (int i = 0; i < train->data.n; i++) cJSON_AddItemToArray(data, data_json(&d, &train->data.at[i]));
+    for (int i = 0; i < train->validation.n; i++) cJSON_AddItemToArray(validation, data_json(&d, &train->validation.at[i]));
+    add_number(root, "split", train->split);
+    const Buffer *tokens = NULL;
+    add_inputs(root, &d, &tokens);
+    int64_t seq = model->seq ? model->seq->size : 1;
+    add_number(root, "vocab", tokens ? (double)index_limit(&model->graph->top, tokens->tensor) : 0);
+    add_number(root, "seq", (double)seq);
+    add_number(root, "tokens_per_step", (double)(train->batch * seq));
+    add_run(root, train);
+    cJSON *roles = cJSON_AddArrayToObject(root, "roles");
+    int first = 0;
+    for (int r = 0; r < f->n_roles; r++) {
+        cJSON_AddItemToArray(roles, role_json(&d, f->roles[r], first));
+        first += f->roles[r]->entries.n;
+    }
+    char *text = cJSON_PrintUnformatted(root);
+    const char *kept = arena_strndup(s->arena, text, strlen(text));
+    free(text);
+    cJSON_Delete(root);
+    return kept;
+}

@@ -1,0 +1,22 @@
+#ifndef PLAN_PROGRAM_TO_JSON_H
+#define PLAN_PROGRAM_TO_JSON_H
+
+#include "graph/graph.h"
+#include "kernels/kernels.h"
+
+/* What is known of a program when it is generated. */
+typedef struct ProgramFacts {
+    const Train *train;
+    const Plan *plan;
+    const Step *step;
+    const Mesh *mesh;
+    bool batch_on_axis[MAX_MESH]; /* the axes that divide the batch */
+    const Schedule *schedule;
+    RoleProgram **roles;
+    int n_roles;
+} ProgramFacts;
+
+/* JSON text in the session's arena; see docs/program.md. */
+const char *program_to_json(const ProgramFacts *facts);
+
+#endif

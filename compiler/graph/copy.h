@@ -1,0 +1,55 @@
+/* Copying a graph with rewriting: what graph_simplify and grad_to_step are made of.
+ *
+ * A copy walks the source in order, hands each node to a rule (or expands it, folds it, shares it with an equal node) and
+ * builds what comes out in the target. Dimensions and tensors may be replaced on the way. A rule that stands deep in
+ * repeats can ask for values from outside (captures), for a layer's slice of a stored tensor, and can stack a value up
+ * to a stored tensor: parameters and results of the repeats around it are added as needed. */
+#ifndef PLAN_GRAPH_COPY_H
+#define PLAN_GRAPH_COPY_H
+
+#include "graph/graph.h"
+
+typedef struct Copy Copy;
+typedef struct CopyLevel CopyLevel;
+
+/* What stands for `node` in the target, with `in` its inputs there; NULL: the usual. Nodes are built with &copy->b and
+ * are themselves rewritten again, so the rule must not make the kind of node that it replaces. */
+typedef Node *CopyRule(Copy *copy, const Node *node, Node *const *in);
+
+struct Copy {
+    Graph *to;
+    Builder b;
+    Map dims;    /* Dim -> Dim: replaced ones; others are shared */
+    Map tensors; /* Tensor -> Tensor */
+    Map nodes;   /* source node -> target node */
+    Map tuples;  /* tuple that was expanded -> Node *[n_results] */
+    CopyRule *rule;
+    void *context;
+    CopyLevel *level;
+};
+
+void copy_begin(Copy *copy, Graph *to);
+/* All nodes of the region (the top of a graph). */
+void copy_region(Copy *copy, const Region *from);
+/* Outputs that name nodes which were rewritten follow them; then what is dead is dropped. */
+void copy_finish(Copy *copy);
+Node *copy_value(const Copy *copy, const Node *node); /* of a source node that was copied */
+Dim *copy_dim(const Copy *copy, Dim *dim);
+Shape copy_shape(const Copy *copy, const Shape *shape);
+Tensor *copy_tensor(Copy *copy, Tensor *tensor);
+
+/* For rules. The value of a tensor that does not depend on layers, here. */
+Node *copy_capture(Copy *copy, Tensor *tensor);
+/* The dimensions of the repeats around this place, outermost first. */
+Shape copy_layers(const Copy *copy);
+/* This layer's part of a tensor whose shape begins with copy_layers. */
+Node *copy_slice(Copy *copy, Tensor *tensor);
+/* Writes the value of each layer to such a tensor. */
+void copy_stack(Copy *copy, Tensor *tensor, Node *value);
+
+/* The node as something simpler when all that needs is at hand (x * 1, a constant of constants); NULL otherwise. */
+Node *fold_node(Builder *b, const Node *node, Node *const *in);
+/* Drops what no output needs: nodes, and carries, slices, captures and stacked results of repeats; numbers the rest. */
+void graph_drop_dead(Graph *graph);
+
+#endif

@@ -1,0 +1,227 @@
+/* `repeat dim { ... }`: a region whose body is elaborated once.
+ *
+ * Names that the body assigns and that stand before it are carried from round to round; all others that it defines end
+ * with it. Weights declared in it are stacked, its own dimension first, and come in as slices; whatever else the body
+ * reads from outside becomes a capture on first use. */
+#include "graph/elaborate.h"
+
+/* ---- what is carried ----------------------------------------------------------------------------------------------- */
+
+typedef VEC(Name) NameList;
+
+static void add_name(Elaborator *e, NameList *list, Name name) {
+    for (int i = 0; i < list->n; i++)
+        if (list->at[i] == name) return;
+    vec_push(e->arena, list, name);
+}
+
+static void assigned_names(Elaborator *e, const StmtList *body, NameList *list) {
+    for (int i = 0; i < body->n; i++) {
+        const Stmt *stmt = body->at[i];
+        if (stmt->kind == STMT_ASSIGN && stmt->names.n > 1)
+            for (int k = 0; k < stmt->names.n; k++) add_name(e, list, stmt->names.at[k]);
+        else if (stmt->kind == STMT_ASSIGN && stmt->name) add_name(e, list, stmt->name);
+        assigned_names(e, &stmt->body, list);
+        assigned_names(e, &stmt->otherwise, list);
+    }
+}
+
+/* The value that a name has before the repeat, as a node of the parent region; NULL when it is not carried. */
+static Node *initial_value(Elaborator *e, Symbol *symbol) {
+    Value *v = &symbol->value;
+    if (symbol->kind != SYMBOL_VARIABLE && symbol->kind != SYMBOL_PARAMETER) return NULL; /* reported where it is assigned */
+    if (v->kind == VALUE_POISON || v->kind == VALUE_DIM) return NULL;
+    if (v->mask) {
+        Diag *d = elaborate_error(e, "P0257", symbol->assigned, "a weighted loss cannot be carried through a repeat");
+        diag_help(d, "weigh by hand: `cross_entropy(...) * mask` is a plain tensor");
+        *v = poison();
+        return NULL;
+    }
+    return value_node(e, v, DT_F32, symbol->assigned);
+}
+
+static void open_carries(Elaborator *e, Frame *frame, const NameList *names, Node **initial) {
+    frame->carries = NEW_N(e->arena, struct Carry, names->n + 1);
+    for (int i = 0; i < names->n; i++) {
+        if (!initial[i]) continue;
+        Symbol *symbol = scope_get(e, names->at[i]);
+        e->b.name = symbol->name;
+        e->b.span = symbol->assigned;
+        Node *param = region_add_param(&e->b, frame->region, initial[i]->dtype, initial[i]->shape);
+        e->b.name = NULL;
+        frame->carries[frame->n_carries++] = (struct Carry){symbol, initial[i], param};
+        symbol->value = tensor_value(e, param);
+    }
+}
+
+static bool carry_fits(Elaborator *e, const struct Carry *carry, const Node *next) {
+    const Node *param = carry->param;
+    bool same = shape_contains(&param->shape, &next->shape) && param->shape.n == next->shape.n;
+    if (same && param->dtype == next->dtype) return true;
+    Diag *d = elaborate_error(e, "P0260", carry->symbol->assigned, "`%s` is carried from round to round as %s%s, but a round makes it %s%s",
+                              carry->symbol->name, dtype_name[param->dtype], shape_text(e->arena, &param->shape),
+                              dtype_name[next->dtype], shape_text(e->arena, &next->shape));
+    diag_note(d, carry->symbol->span, "first defined here");
+    diag_help(d, "end each round with the dimensions it began with, or use another name inside the repeat");
+    return false;
+}
+
+/* ---- closing ------------------------------------------------------------------------------------------------------- */
+
+/* Parameters came in the order of their first use; the region wants carries, slices, captures. */
+static Node **order_params(Elaborator *e, Frame *frame) {
+    Region *region = frame->region;
+    int n = frame->n_carries + frame->slice_params.n + frame->capture_params.n, k = 0;
+    Node **inputs = NEW_N(e->arena, Node *, n + 1);
+    region->params.n = 0;
+    for (int i = 0; i < frame->n_carries; i++) {
+        vec_push(e->arena, &region->params, frame->carries[i].param);
+        inputs[k++] = frame->carries[i].initial;
+    }
+    for (int i = 0; i < frame->slice_params.n; i++) {
+        vec_push(e->arena, &region->params, frame->slice_params.at[i]);
+        inputs[k++] = frame->slice_inputs.at[i];
+    }
+    for (int i = 0; i < frame->capture_params.n; i++) {
+        vec_push(e->arena, &region->params, frame->capture_params.at[i]);
+        inputs[k++] = frame->capture_inputs.at[i];
+    }
+    return inputs;
+}
+
+/* The results of the region, or NULL when one is poison. */
+static Node **close_results(Elaborator *e, Frame *frame) {
+    Node **results = NEW_N(e->arena, Node *, frame->n_carries + frame->stacked.n + 1);
+    bool ok = true;
+    for (int i = 0; i < frame->n_carries; i++) {
+        const struct Carry *carry = &frame->carries[i];
+        results[i] = value_node(e, &carry->symbol->value, carry->param->dtype, carry->symbol->assigned);
+        if (results[i] && carry->symbol->value.mask) {
+            elaborate_error(e, "P0257", carry->symbol->assigned, "a weighted loss cannot be carried through a repeat");
+            ok = false;
+        }
+        ok = results[i] && carry_fits(e, carry, results[i]) && ok;
+    }
+    for (int i = 0; i < frame->stacked.n; i++) results[frame->n_carries + i] = frame->stacked.at[i].node;
+    return ok ? results : NULL;
+}
+
+/* What was handed out of each round: summed for the loss, the mean for the log. */
+static void hand_out_stacked(Elaborator *e, Frame *frame, Node *node) {
+    for (int i = 0; i < frame->stacked.n; i++) {
+        const struct Stacked *stacked = &frame->stacked.at[i];
+        e->b.span = stacked->span;
+        Node *value = build_result(&e->b, node, frame->n_carries + i);
+        AttrValue attrs[6] = {{.dims = shape_of(&frame->region->dim, 1)}};
+        value = elaborate_op(e, stacked->span, stacked->log ? OP_MEAN : OP_SUM, &value, 1, attrs);
+        if (value) result_hand_out(e, value, stacked->log, stacked->span);
+    }
+}
+
+static void forget_names(Elaborator *e, const Frame *frame) {
+    for (int i = 0; i < e->scope->symbols.n; i++) {
+        Symbol *symbol = e->scope->symbols.entries[i].value;
+        if (symbol->frame == frame && !symbol->gone_from) symbol->gone_from = frame->dim->name;
+    }
+}
+
+static void close_repeat(Elaborator *e, Frame *frame, const Stmt *stmt) {
+    Node **results = close_results(e, frame);
+    e->frame = frame->parent;
+    forget_names(e, frame);
+    Node *node = NULL;
+    if (results && frame->n_carries + frame->stacked.n > 0) {
+        Node **inputs = order_params(e, frame);
+        e->b.span = stmt->head;
+        node = region_close(&e->b, frame->region, inputs, frame->n_carries, frame->slice_params.n, frame->capture_params.n,
+                            results, frame->stacked.n);
+        if (node->op == OP_POISON) node = NULL;
+    }
+    e->b.region = frame->region->parent;
+    for (int i = 0; i < frame->n_carries; i++) {
+        const struct Carry *carry = &frame->carries[i];
+        e->b.span = stmt->head;
+        e->b.name = carry->symbol->name;
+        carry->symbol->value = node ? tensor_value(e, build_result(&e->b, node, i)) : poison();
+        e->b.name = NULL;
+    }
+    if (node) hand_out_stacked(e, frame, node);
+}
+
+/* ---- the statement -------------------------------------------------------------------------------------------------- */
+
+/* The dimension is unknown: what the body would have changed is unknown too. */
+static void skip_repeat(Elaborator *e, const NameList *names) {
+    e->scope->poisoned = true;
+    for (int i = 0; i < names->n; i++) {
+        Symbol *symbol = scope_get(e, names->at[i]);
+        if (symbol && symbol->kind != SYMBOL_DIM) symbol->value = poison();
+    }
+}
+
+static bool repeats_already(Elaborator *e, const Stmt *stmt, const Dim *dim) {
+    for (const Frame *frame = e->frame; frame; frame = frame->parent) {
+        if (frame->region->dim != dim) continue;
+        Diag *d = elaborate_error(e, "P0173", stmt->head, "`%s` is repeated over inside its own repeat", dim->name);
+        diag_help(d, "declare another dimension for the inner repeat");
+        return true;
+    }
+    return false;
+}
+
+void repeat_statement(Elaborator *e, const Stmt *stmt) {
+    NameList names = {0};
+    assigned_names(e, &stmt->body, &names);
+    Expr name = {.kind = EXPR_NAME, .span = stmt->name_span, .name = stmt->name, .name_span = stmt->name_span};
+    LocalDim *local = dim_named(e, &name);
+    if (!local || repeats_already(e, stmt, dim_use(e, local))) {
+        skip_repeat(e, &names);
+        return;
+    }
+    Node **initial = NEW_N(e->arena, Node *, names.n + 1);
+    for (int i = 0; i < names.n; i++) {
+        Symbol *symbol = scope_get(e, names.at[i]);
+        initial[i] = symbol ? initial_value(e, symbol) : NULL;
+    }
+    Frame *frame = NEW(e->arena, Frame);
+    *frame = (Frame){.parent = e->frame, .dim = local, .scope = e->scope};
+    frame->times = local->size * (e->frame ? e->frame->times : 1);
+    frame->region = region_open(&e->b, dim_use(e, local), false);
+    e->frame = frame;
+    open_carries(e, frame, &names, initial);
+    Name path = e->scope->path;
+    e->scope->path = path_unique(e, path, local->name);
+    if (stmt->alias) {
+        e->b.span = stmt->alias_span;
+        scope_declare(e, stmt->alias, SYMBOL_INDEX, stmt->alias_span, tensor_value(e, build_layer_index(&e->b)));
+    }
+    statements(e, &stmt->body);
+    e->scope->path = path;
+    if (frame->n_carries + frame->stacked.n == 0 && !e->scope->poisoned) {
+        Diag *d = elaborate_error(e, "P0173", stmt->head, "`repeat %s` changes nothing: no name from before it is assigned in it", local->name);
+        diag_help(d, "define what it builds up before it: `x = ...`, then `x = x + ...` inside");
+    }
+    close_repeat(e, frame, stmt);
+}
+
+/* ---- results of the model ------------------------------------------------------------------------------------------- */
+
+void result_add(Elaborator *e, const char *name, Node *node, Span span) {
+    Name logical = intern(e->s->names, name);
+    Tensor *tensor = graph_add_tensor(e->graph, logical, CLASS_RESULT, node->dtype, node->shape, span);
+    graph_add_output(e->graph, tensor, node, false);
+}
+
+void result_hand_out(Elaborator *e, Node *node, Name log, Span span) {
+    if (e->frame) {
+        if (node->shape.n == MAX_RANK) elaborate_error(e, "P0252", span, "more than %d dimensions, with that of the repeat", MAX_RANK);
+        else vec_push(e->arena, &e->frame->stacked, (struct Stacked){node, log, span});
+        return;
+    }
+    if (log) {
+        result_add(e, path_unique(e, intern(e->s->names, "log"), log), node, span);
+        return;
+    }
+    result_add(e, arena_printf(e->arena, "auxiliary.%d", e->model->auxiliary.n), node, span);
+    vec_push(e->arena, &e->model->auxiliary, node);
+}

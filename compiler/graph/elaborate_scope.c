@@ -1,0 +1,229 @@
+/* Names: scopes, what a name stands for, unique paths of weights and dimensions, and where messages belong.
+ *
+ * One namespace for each call: dimensions, inputs, weights, parameters and variables. Behind it stand the constants of
+ * the file, then layers of the file, then the operators of the table. */
+#include "graph/elaborate.h"
+
+/* ---- messages ------------------------------------------------------------------------------------------------- */
+
+static bool in_library(const Elaborator *e, Span span) {
+    const SourceFile *file = session_file(e->s, span);
+    return file && file->is_library;
+}
+
+Span elaborate_site(const Elaborator *e, Span span) {
+    for (const Scope *scope = e->scope; scope && in_library(e, span) && scope->caller; scope = scope->caller)
+        span = scope->call;
+    return span;
+}
+
+Diag *elaborate_error(Elaborator *e, const char *code, Span span, const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    const char *message = arena_vprintf(e->arena, format, args);
+    va_end(args);
+    Span site = elaborate_site(e, span);
+    Diag *d = diag_error(e->s, code, site, "%s", message);
+    if (site.file != span.file || site.lo != span.lo) diag_note(d, span, "inside `%s` of the standard library", e->scope->decl->name);
+    else if (e->scope && e->scope->caller) diag_note(d, e->scope->call, "in this call of `%s`", e->scope->decl->name);
+    return d;
+}
+
+void help_candidates(Elaborator *e, Diag *d, Name word, Span span, const Name *candidates, int n) {
+    Name nearest = nearest_name(word, candidates, n);
+    if (nearest) {
+        diag_help(d, "did you mean `%s`?", nearest);
+        if (!in_library(e, span)) diag_fix(d, span, nearest);
+        return;
+    }
+    if (n == 0 || n > 12) return;
+    Text text = {.arena = e->arena};
+    for (int i = 0; i < n; i++) text_printf(&text, "%s`%s`", i == 0 ? "" : i + 1 == n ? " and " : ", ", candidates[i]);
+    diag_help(d, "there %s %s", n == 1 ? "is" : "are", text.at);
+}
+
+const char *value_text(Elaborator *e, const Value *v) {
+    switch (v->kind) {
+    case VALUE_POISON: return "a mistake";
+    case VALUE_NONE: return "`none`";
+    case VALUE_BOOL: return v->number != 0 ? "`true`" : "`false`";
+    case VALUE_NUMBER: return arena_printf(e->arena, "the number %g", v->number);
+    case VALUE_DIM: return arena_printf(e->arena, "dimension `%s`", v->dim->name);
+    case VALUE_FUNCTION:
+        return arena_printf(e->arena, v->layer ? "layer `%s`" : "operator `%s`",
+                            v->layer ? v->layer->name : op_table[v->op]->name);
+    case VALUE_TENSOR: return arena_printf(e->arena, "a tensor %s", shape_text(e->arena, &v->node->shape));
+    case VALUE_TUPLE: return arena_printf(e->arena, "%d values", v->n_items);
+    }
+    BUG("value of kind %d", (int)v->kind);
+}
+
+/* ---- symbols -------------------------------------------------------------------------------------------------- */
+
+const char *symbol_kind_text(SymbolKind kind) {
+    static const char *const text[] = {"a dimension", "an input", "a weight", "a parameter", "a variable", "a layer's index"};
+    return text[kind];
+}
+
+static Symbol *scope_any(const Elaborator *e, Name name) {
+    return e->scope ? map_get(&e->scope->symbols, name) : NULL;
+}
+
+Symbol *scope_get(const Elaborator *e, Name name) {
+    Symbol *symbol = scope_any(e, name);
+    return symbol && !symbol->gone_from ? symbol : NULL;
+}
+
+Symbol *scope_declare(Elaborator *e, Name name, SymbolKind kind, Span span, Value value) {
+    Symbol *old = scope_get(e, name);
+    if (old) {
+        Diag *d = elaborate_error(e, "P0151", span, "`%s` is declared twice", name);
+        diag_note(d, old->span, "%s of this name stands here", symbol_kind_text(old->kind));
+        diag_help(d, "give one of them another name");
+        return NULL;
+    }
+    if (name == e->batch->name) {
+        Diag *d = elaborate_error(e, "P0151", span, "`batch` is declared already: its size comes from `train`");
+        diag_help(d, "leave this declaration out, or use another name");
+        return NULL;
+    }
+    Symbol *symbol = NEW(e->arena, Symbol);
+    *symbol = (Symbol){.name = name, .kind = kind, .value = value, .span = span, .assigned = span, .frame = e->frame};
+    map_put(e->arena, &e->scope->symbols, name, symbol);
+    return symbol;
+}
+
+typedef VEC(Name) NameList;
+
+static void add_scope_names(Elaborator *e, NameList *list) {
+    for (int i = 0; i < e->scope->symbols.n; i++) {
+        const Symbol *symbol = e->scope->symbols.entries[i].value;
+        if (!symbol->gone_from) vec_push(e->arena, list, symbol->name);
+    }
+    vec_push(e->arena, list, e->batch->name);
+    for (int i = 0; i < e->program->constants.n; i++) vec_push(e->arena, list, e->program->constants.entries[i].key);
+}
+
+static void add_function_names(Elaborator *e, NameList *list) {
+    for (int i = 0; i < e->scope->file->statements.n; i++) {
+        const Stmt *stmt = e->scope->file->statements.at[i];
+        if (stmt->kind == STMT_LAYER && stmt->name) vec_push(e->arena, list, stmt->name);
+    }
+    for (int i = 0; i < OP_COUNT; i++)
+        if (op_table[i]->language) vec_push(e->arena, list, intern(e->s->names, op_table[i]->name));
+    vec_push(e->arena, list, intern(e->s->names, "position"));
+}
+
+void name_unknown(Elaborator *e, Name name, Span span) {
+    e->scope->poisoned = true;
+    const Symbol *gone = scope_any(e, name);
+    if (gone) {
+        Diag *d = elaborate_error(e, "P0152", span, "`%s` is not visible here: it is first defined inside `repeat %s`", name,
+                                  gone->gone_from);
+        diag_note(d, gone->span, "defined here, anew in each round");
+        diag_help(d, "define `%s` before the repeat: then it is carried from round to round and visible after it", name);
+        return;
+    }
+    NameList names = {0};
+    add_scope_names(e, &names);
+    add_function_names(e, &names);
+    Diag *d = elaborate_error(e, "P0150", span, "`%s` is unknown", name);
+    Name nearest = nearest_name(name, names.at, names.n);
+    if (nearest) help_candidates(e, d, name, span, names.at, names.n);
+    else diag_help(d, "declare it before this line: `dim %s = ...`, `weight %s: [...] = ...` or `%s = ...`", name, name, name);
+}
+
+/* ---- functions -------------------------------------------------------------------------------------------------- */
+
+/* Inside a layer its own name means the operator: layers are never recursive, so nothing is lost. */
+static Value find_function(Elaborator *e, const Expr *name) {
+    Value none = {.kind = VALUE_NONE};
+    bool own_name = name->kind == EXPR_NAME && e->scope->decl->kind == STMT_LAYER && name->name == e->scope->decl->name;
+    Op op = name->kind == EXPR_NAME ? op_find(name->name) : OP_COUNT;
+    if (op < OP_COUNT && !op_table[op]->language) op = OP_COUNT;
+    if (!(own_name && op < OP_COUNT)) {
+        const Ast *file = NULL;
+        const Stmt *layer = program_find_layer(e->program, e->scope->file, name, &file);
+        if (layer) return (Value){.kind = VALUE_FUNCTION, .op = OP_COUNT, .layer = layer, .file = file};
+    }
+    return op < OP_COUNT ? (Value){.kind = VALUE_FUNCTION, .op = op} : none;
+}
+
+Value name_value(Elaborator *e, Name name, Span span) {
+    const Symbol *symbol = scope_get(e, name);
+    if (symbol) return symbol->value;
+    if (name == e->batch->name) return (Value){.kind = VALUE_DIM, .dim = e->batch};
+    const double *constant = map_get(&e->program->constants, name);
+    if (constant) return number_value(*constant, *constant == (double)(int64_t)*constant);
+    Expr expr = {.kind = EXPR_NAME, .span = span, .name = name, .name_span = span};
+    Value function = scope_any(e, name) ? (Value){.kind = VALUE_NONE} : find_function(e, &expr);
+    if (function.kind == VALUE_FUNCTION) return function;
+    name_unknown(e, name, span);
+    return poison();
+}
+
+/* The layers of an imported file, for messages. */
+static void layer_unknown(Elaborator *e, const Expr *callee) {
+    const Expr *head = callee->args.n ? callee->args.at[0] : NULL;
+    const Ast *file = head && head->kind == EXPR_NAME ? map_get(&e->program->imported, head->name) : NULL;
+    e->scope->poisoned = true;
+    if (!file) {
+        if (head && head->kind == EXPR_NAME) {
+            NameList names = {0};
+            for (int i = 0; i < e->program->imported.n; i++)
+                vec_push(e->arena, &names, e->program->imported.entries[i].key);
+            Diag *d = elaborate_error(e, "P0153", head->span, "`%s` is not imported", head->name);
+            if (nearest_name(head->name, names.at, names.n)) help_candidates(e, d, head->name, head->span, names.at, names.n);
+            else diag_help(d, "add a line `import %s` at the top", head->name);
+        } else {
+            elaborate_error(e, "P0153", callee->span, "this is not the name of a layer or an operator");
+        }
+        return;
+    }
+    NameList names = {0};
+    for (int i = 0; i < file->statements.n; i++)
+        if (file->statements.at[i]->kind == STMT_LAYER) vec_push(e->arena, &names, file->statements.at[i]->name);
+    Diag *d = elaborate_error(e, "P0153", callee->name_span, "`%s` has no layer `%s`", head->name, callee->name);
+    help_candidates(e, d, callee->name, callee->name_span, names.at, names.n);
+}
+
+Value callee_value(Elaborator *e, const Expr *callee) {
+    if (callee->kind == EXPR_ERROR) return poison();
+    if (callee->kind == EXPR_NAME) {
+        const Symbol *symbol = scope_get(e, callee->name);
+        if (symbol && (symbol->value.kind == VALUE_FUNCTION || symbol->value.kind == VALUE_POISON)) return symbol->value;
+        Value function = find_function(e, callee);
+        if (function.kind == VALUE_FUNCTION) return function;
+        if (symbol) {
+            Diag *d = elaborate_error(e, "P0154", callee->span, "`%s` is %s, not a layer or an operator", callee->name,
+                                      value_text(e, &symbol->value));
+            diag_note(d, symbol->span, "declared here");
+            return poison();
+        }
+        NameList names = {0};
+        add_function_names(e, &names);
+        e->scope->poisoned = true;
+        Diag *d = elaborate_error(e, "P0153", callee->span, "there is no operator or layer `%s`", callee->name);
+        if (nearest_name(callee->name, names.at, names.n)) help_candidates(e, d, callee->name, callee->span, names.at, names.n);
+        else diag_help(d, "`plc ops` lists the operators; layers of the library are written `nn.%s`", callee->name);
+        return poison();
+    }
+    Value function = find_function(e, callee);
+    if (function.kind == VALUE_FUNCTION) return function;
+    layer_unknown(e, callee);
+    return poison();
+}
+
+/* ---- paths ------------------------------------------------------------------------------------------------------ */
+
+Name path_join(Elaborator *e, Name prefix, Name name) {
+    return prefix ? intern(e->s->names, arena_printf(e->arena, "%s.%s", prefix, name)) : name;
+}
+
+Name path_unique(Elaborator *e, Name prefix, Name name) {
+    Name first = path_join(e, prefix, name), path = first;
+    for (intptr_t count = 2; map_get(&e->paths, path); count++)
+        path = intern(e->s->names, arena_printf(e->arena, "%s_%d", first, (int)count));
+    map_put(e->arena, &e->paths, path, e);
+    return path;
+}

@@ -1,0 +1,170 @@
+/* Dimensions, shapes, types on mesh axes, and what one rank holds of a value.
+ *
+ * Shapes name global dimensions; a rank's part is derived here from the types: every axis that cuts a dimension divides
+ * it, outermost axis first, so a rank's block starts at (its coordinates along those axes, as one number) x extent. */
+#include "ir/ir.h"
+
+const char *const dtype_name[DT_COUNT] = {
+    [DT_F32] = "f32", [DT_F64] = "f64", [DT_BF16] = "bf16", [DT_F16] = "f16",
+    [DT_I32] = "i32", [DT_U32] = "u32", [DT_BOOL] = "bool",
+};
+
+const char *const tensor_class_name[CLASS_COUNT] = {
+    [CLASS_WEIGHT] = "weight", [CLASS_MOMENT] = "moment", [CLASS_GRADIENT] = "gradient", [CLASS_DATA] = "data",
+    [CLASS_SCALAR] = "scalar", [CLASS_RESULT] = "result", [CLASS_CACHE] = "cache",
+};
+
+const char *const reduce_name[4] = {
+    [REDUCE_SUM] = "sum", [REDUCE_MAX] = "max", [REDUCE_MIN] = "min", [REDUCE_OR] = "or"};
+const char *const layout_name[3] = {[LAYOUT_BLOCK] = "block", [LAYOUT_BALANCED] = "balanced", [LAYOUT_TABLE] = "table"};
+
+int64_t dtype_bytes(DType dtype) {
+    static const int64_t bytes[DT_COUNT] = {
+        [DT_F32] = 4, [DT_F64] = 8, [DT_BF16] = 2, [DT_F16] = 2, [DT_I32] = 4, [DT_U32] = 4, [DT_BOOL] = 1};
+    return bytes[dtype];
+}
+
+bool dtype_is_float(DType dtype) { return dtype == DT_F32 || dtype == DT_F64 || dtype == DT_BF16 || dtype == DT_F16; }
+
+/* ---- shapes ------------------------------------------------------------------------------------------------- */
+
+int shape_find(const Shape *shape, const Dim *dim) {
+    for (int i = 0; i < shape->n; i++)
+        if (shape->dims[i] == dim) return i;
+    return -1;
+}
+
+bool shape_equal(const Shape *a, const Shape *b) {
+    if (a->n != b->n) return false;
+    for (int i = 0; i < a->n; i++)
+        if (a->dims[i] != b->dims[i]) return false;
+    return true;
+}
+
+bool shape_contains(const Shape *all, const Shape *part) {
+    for (int i = 0; i < part->n; i++)
+        if (shape_find(all, part->dims[i]) < 0) return false;
+    return true;
+}
+
+Shape shape_of(Dim *const *dims, int n) {
+    Shape shape = {.n = 0};
+    for (int i = 0; i < n; i++) shape_add(&shape, dims[i]);
+    return shape;
+}
+
+void shape_add(Shape *shape, Dim *dim) {
+    if (shape_find(shape, dim) >= 0) return;
+    if (shape->n == MAX_RANK) BUG("a shape with more than %d dimensions", MAX_RANK);
+    shape->dims[shape->n++] = dim;
+}
+
+Shape shape_without(const Shape *shape, const Shape *removed) {
+    Shape rest = {.n = 0};
+    for (int i = 0; i < shape->n; i++)
+        if (shape_find(removed, shape->dims[i]) < 0) rest.dims[rest.n++] = shape->dims[i];
+    return rest;
+}
+
+Shape shape_union(const Shape *a, const Shape *b) {
+    Shape all = *a;
+    for (int i = 0; i < b->n; i++) shape_add(&all, b->dims[i]);
+    return all;
+}
+
+int64_t shape_elements(const Shape *shape) {
+    int64_t n = 1;
+    for (int i = 0; i < shape->n; i++) n *= shape->dims[i]->size;
+    return n;
+}
+
+const char *shape_text(Arena *arena, const Shape *shape) {
+    Text text = {.arena = arena};
+    text_puts(&text, "[");
+    for (int i = 0; i < shape->n; i++) text_printf(&text, "%s%s", i ? ", " : "", shape->dims[i]->name);
+    text_puts(&text, "]");
+    return text.at;
+}
+
+/* ---- types -------------------------------------------------------------------------------------------------- */
+
+bool axis_type_equal(AxisType a, AxisType b) {
+    if (a.kind != b.kind) return false;
+    switch (a.kind) {
+    case AXIS_REPLICATED: return true;
+    case AXIS_SHARDED: return a.dim == b.dim && a.layout == b.layout;
+    case AXIS_PARTIAL: return a.reduce == b.reduce;
+    case AXIS_AT: return a.stages == b.stages;
+    }
+    return false;
+}
+
+const char *axis_type_text(Arena *arena, AxisType type) {
+    Text text = {.arena = arena};
+    switch (type.kind) {
+    case AXIS_REPLICATED: text_puts(&text, "replicated"); break;
+    case AXIS_SHARDED:
+        text_printf(&text, "sharded(%s", type.dim->name);
+        if (type.layout != LAYOUT_BLOCK) text_printf(&text, ", %s", layout_name[type.layout]);
+        text_puts(&text, ")");
+        break;
+    case AXIS_PARTIAL: text_printf(&text, "partial(%s)", reduce_name[type.reduce]); break;
+    case AXIS_AT: {
+        text_puts(&text, "at(");
+        const char *separator = "";
+        for (int i = 0; i < 64; i++) {
+            if (!(type.stages >> i & 1)) continue;
+            text_printf(&text, "%s%d", separator, i);
+            separator = ", ";
+        }
+        text_puts(&text, ")");
+        break;
+    }
+    }
+    return text.at;
+}
+
+/* ---- mesh and extents ---------------------------------------------------------------------------------------- */
+
+int64_t mesh_ranks(const Mesh *mesh) {
+    int64_t n = 1;
+    for (int i = 0; mesh && i < mesh->n; i++) n *= mesh->axes[i].size;
+    return n;
+}
+
+int64_t mesh_coordinate(const Mesh *mesh, int64_t rank, int axis) {
+    for (int i = mesh->n - 1; i > axis; i--) rank /= mesh->axes[i].size;
+    return rank % mesh->axes[axis].size;
+}
+
+static bool is_leftmost_factor(const Dim *whole, const Dim *part) {
+    for (; part->product && part->product->factors[0] == part; part = part->product)
+        if (part->product == whole) return true;
+    return false;
+}
+
+bool dim_is_cut_by(const Dim *dim, const Dim *cut) {
+    return dim == cut || is_leftmost_factor(cut, dim) || is_leftmost_factor(dim, cut);
+}
+
+static bool axis_cuts(AxisType type, const Dim *dim) {
+    return type.kind == AXIS_SHARDED && dim_is_cut_by(dim, type.dim);
+}
+
+int64_t local_extent(const Mesh *mesh, const AxisType *type, const Dim *dim) {
+    int64_t extent = dim->size;
+    for (int i = 0; mesh && i < mesh->n; i++) {
+        if (!axis_cuts(type[i], dim)) continue;
+        int64_t parts = mesh->axes[i].size;
+        if (extent % parts) BUG("axis %s does not divide %s", mesh->axes[i].name, dim->name);
+        extent /= parts;
+    }
+    return extent;
+}
+
+int64_t local_offset(const Mesh *mesh, const AxisType *type, const Dim *dim, int64_t rank) {
+    int64_t block = 0;
+    for (int i = 0; mesh && i < mesh->n; i++)
+        if (axis_cuts(type[i], dim)) block = block * mesh->axes[i].size + mesh_coordinate(mesh, rank, i);
+    return block * local_extent(mesh, type, dim);
+}

@@ -1,0 +1,356 @@
+/* One loop unit becomes one Loop.
+ *
+ * Time in a loop runs over passes: even times are row passes, odd times inner passes; a unit without reductions is one
+ * row pass over all its dimensions. A map over the whole domain is computed in every pass that needs it (its inputs are
+ * loaded again: cheaper than storing it) unless it was stored in an earlier pass; row values are computed once. Stores
+ * come at the end of their pass, so that in-place results never overwrite what the pass still reads. */
+#include "kernels/lower.h"
+
+typedef struct Emit {
+    Lowering *l;
+    Unit *unit;
+    LoopBuilder b;
+    Kernel *kernel;
+    Shape axes;      /* outer dimensions, then inner ones */
+    int n_outer;
+    int time;        /* of the pass that is being emitted */
+    Map full, rows;  /* Node -> LoopValue + 1, in this pass; of the row, for good */
+    Map times;       /* Node -> time + 1 */
+    VEC(Node *) row_loads; /* outside values over rows: read in the first row pass */
+} Emit;
+
+static bool in_unit(const Emit *e, const Node *node) {
+    const Value *value = node->mark;
+    return value && (value->unit == e->unit || value->inlined || value->generator);
+}
+
+static bool is_reduce(const Node *node) { return op_info(node)->lower == LOWER_REDUCE; }
+
+/* A value with nothing of the inner dimensions, in a loop that has some. */
+static bool is_row(const Emit *e, const Node *node) {
+    if (!e->unit->reduced.n) return false;
+    for (int i = 0; i < node->shape.n; i++)
+        if (shape_find(&e->unit->reduced, node->shape.dims[i]) >= 0) return false;
+    return true;
+}
+
+/* Operand 0 of these is read at places of its own, not element by element. */
+static int first_element_operand(const Node *node) {
+    LowerKind lower = op_info(node)->lower;
+    return lower == LOWER_GATHER || lower == LOWER_CACHE;
+}
+
+/* ---- times ----------------------------------------------------------------------------------------------------------- */
+
+static int node_time(Emit *e, Node *node) {
+    void *known = map_get(&e->times, node);
+    if (known) return (int)(intptr_t)known - 1;
+    int time = 0;
+    bool row = is_row(e, node) && !is_reduce(node);
+    if (!in_unit(e, node)) time = row ? 0 : 1;
+    else {
+        for (int k = first_element_operand(node); k < node->n_in; k++) {
+            int t = node_time(e, node->in[k]) + (is_reduce(node->in[k]) && in_unit(e, node->in[k]));
+            if (t > time) time = t;
+        }
+        if (e->unit->reduced.n && (row ? time % 2 == 1 : time % 2 == 0)) time++;
+    }
+    if (!e->unit->reduced.n) time = 0;
+    map_put(e->l->arena, &e->times, node, (void *)(intptr_t)(time + 1));
+    return time;
+}
+
+/* ---- accesses ---------------------------------------------------------------------------------------------------------- */
+
+static LoopMemory memory_of(DType dtype) {
+    static const LoopMemory memory[DT_COUNT] = {[DT_F32] = LOOP_MEM_F32, [DT_BF16] = LOOP_MEM_BF16, [DT_F16] = LOOP_MEM_F16,
+                                                [DT_I32] = LOOP_MEM_I32, [DT_U32] = LOOP_MEM_I32,   [DT_BOOL] = LOOP_MEM_U8};
+    if (dtype == DT_F64) BUG("f64 has no loop memory");
+    return memory[dtype];
+}
+
+static bool same_ref(const BufferRef *a, const BufferRef *b) {
+    return a->buffer == b->buffer && a->offset == b->offset && a->step == b->step && a->scale == b->scale && a->shift == b->shift &&
+           a->modulus == b->modulus;
+}
+
+static int pointer_of(Emit *e, BufferRef ref) {
+    for (int i = 0; i < e->kernel->n_refs; i++)
+        if (same_ref(&e->kernel->refs[i], &ref)) return i;
+    kernel_add_ref(e->l, e->kernel, ref);
+    return e->kernel->n_refs - 1;
+}
+
+static LoopAccess access_to(Emit *e, const Location *place, const Shape *shape, DType dtype, const Shape *skip) {
+    LoopAccess access = {.pointer = pointer_of(e, place->ref), .memory = memory_of(dtype)};
+    for (int i = 0; i < shape->n; i++) {
+        if (skip && shape_find(skip, shape->dims[i]) >= 0) continue;
+        int axis = shape_find(&e->axes, shape->dims[i]);
+        if (axis < 0) BUG("`%s` is not a dimension of the loop", shape->dims[i]->name);
+        access.stride[axis] = place->stride[i];
+    }
+    return access;
+}
+
+static LoopValue load_scalar(Emit *e, Buffer *buffer) {
+    Location place = {.ref = {.buffer = buffer}};
+    Shape none = {0};
+    return loop_load(&e->b, access_to(e, &place, &none, DT_I32, NULL));
+}
+
+/* The logical index of a dimension: where the rank's block starts, plus the micro-batch, plus the index in the loop. */
+static LoopValue logical_index(Emit *e, const Node *node, Dim *dim) {
+    int axis = shape_find(&e->axes, dim);
+    LoopValue index = axis < 0 ? loop_const_i(&e->b, 0) : loop_index(&e->b, axis);
+    const Mesh *mesh = e->l->graph->mesh;
+    int64_t part = dim->size;
+    for (int a = 0; mesh && a < mesh->n; a++) {
+        if (node->type[a].kind != AXIS_SHARDED || !dim_is_cut_by(dim, node->type[a].dim)) continue;
+        part /= mesh->axes[a].size;
+        char name[128];
+        snprintf(name, sizeof name, "coord.%s", mesh->axes[a].name);
+        LoopValue coordinate = load_scalar(e, lower_scalar(e->l, name, DT_I32));
+        index = loop_emit(&e->b, LOOP_IADD, index, loop_emit(&e->b, LOOP_IMUL, coordinate, loop_const_i(&e->b, part), -1), -1);
+    }
+    if (dim->is_batch && e->l->graph->micro) {
+        LoopValue micro = load_scalar(e, lower_scalar(e->l, "micro", DT_I32));
+        index = loop_emit(&e->b, LOOP_IADD, index, loop_emit(&e->b, LOOP_IMUL, micro, loop_const_i(&e->b, dim->size), -1), -1);
+    }
+    return index;
+}
+
+/* ---- values -------------------------------------------------------------------------------------------------------------- */
+
+static LoopValue emit_value(Emit *e, Node *node);
+
+static LoopValue emit_load(Emit *e, Node *node) {
+    Location place = value_place(e->l, node);
+    return loop_load(&e->b, access_to(e, &place, &node->shape, node->dtype, NULL));
+}
+
+/* Rows of a table, chosen by data. Rows that another rank holds read as zero: the sum over ranks has them once. */
+static LoopValue emit_gather(Emit *e, Node *node) {
+    Node *table = node->in[0];
+    const Shape *over = &node_attr(node, "over")->dims;
+    Location place = value_place(e->l, table);
+    LoopValue index = emit_value(e, node->in[1]);
+    Dim *rows = over->dims[0];
+    int64_t held = lower_extent(e->l, table, rows);
+    LoopAccess access = access_to(e, &place, &table->shape, table->dtype, over);
+    access.index_stride = place.stride[shape_find(&table->shape, rows)];
+    if (held == rows->size) return loop_gather(&e->b, access, index);
+    const Mesh *mesh = e->l->graph->mesh;
+    int64_t part = rows->size;
+    for (int a = 0; a < mesh->n; a++) {
+        if (table->type[a].kind != AXIS_SHARDED || !dim_is_cut_by(rows, table->type[a].dim)) continue;
+        part /= mesh->axes[a].size;
+        char name[128];
+        snprintf(name, sizeof name, "coord.%s", mesh->axes[a].name);
+        LoopValue coordinate = load_scalar(e, lower_scalar(e->l, name, DT_I32));
+        index = loop_emit(&e->b, LOOP_ISUB, index, loop_emit(&e->b, LOOP_IMUL, coordinate, loop_const_i(&e->b, part), -1), -1);
+    }
+    LoopValue zero = loop_const_i(&e->b, 0);
+    LoopValue inside = loop_emit(&e->b, LOOP_AND, loop_emit(&e->b, LOOP_ILE, zero, index, -1),
+                                 loop_emit(&e->b, LOOP_ILT, index, loop_const_i(&e->b, held), -1), -1);
+    LoopValue row = loop_gather(&e->b, access, loop_emit(&e->b, LOOP_SELECT, inside, index, zero));
+    return loop_emit(&e->b, LOOP_SELECT, inside, row, loop_const_f(&e->b, 0));
+}
+
+/* The cache while sampling: what is new at its position, the rest as it was. */
+static LoopValue emit_cache(Emit *e, Node *node) {
+    Node *x = node->in[0];
+    Dim *key = node_attr(node, "key")->dims.dims[0];
+    LoopValue old = emit_value(e, node->in[1]), position = emit_value(e, node->in[2]);
+    LoopValue here = loop_emit(&e->b, LOOP_IEQ, logical_index(e, node, key), position, -1);
+    Location place = value_place(e->l, x);
+    LoopValue new = loop_load(&e->b, access_to(e, &place, &x->shape, x->dtype, &node_attr(node, "seq")->dims));
+    return loop_emit(&e->b, LOOP_SELECT, here, new, old);
+}
+
+static LoopValue emit_map(Emit *e, Node *node) {
+    LoopValue in[16 + MAX_RANK];
+    CHECK(node->n_in <= 16);
+    for (int k = 0; k < node->n_in; k++) in[k] = emit_value(e, node->in[k]);
+    for (int i = 0; i < node->shape.n; i++)
+        in[node->n_in + i] = op_info(node)->reads_index ? logical_index(e, node, node->shape.dims[i]) : -1;
+    Span span = e->b.span;
+    e->b.span = node->span;
+    LoopValue value = op_info(node)->emit(&e->b, node, in);
+    e->b.span = span;
+    return value;
+}
+
+static LoopOp reduce_op(const Node *node) { return node->op == OP_SUM ? LOOP_REDUCE_SUM : LOOP_REDUCE_MAX; }
+
+static LoopValue emit_value(Emit *e, Node *node) {
+    bool row = is_row(e, node);
+    Map *memo = row ? &e->rows : &e->full;
+    void *known = map_get(memo, node);
+    if (known) return (LoopValue)(intptr_t)known - 1;
+    LoopValue value;
+    bool early = in_unit(e, node) && value_of(node)->stored && !value_of(node)->generator && node_time(e, node) < e->time;
+    if (!in_unit(e, node) || (early && !row)) value = emit_load(e, node);
+    else if (is_reduce(node)) value = loop_emit(&e->b, reduce_op(node), emit_value(e, node->in[0]), -1, -1);
+    else if (op_info(node)->lower == LOWER_GATHER) value = emit_gather(e, node);
+    else if (op_info(node)->lower == LOWER_CACHE) value = emit_cache(e, node);
+    else value = emit_map(e, node);
+    /* A row value that an inner pass had to make is known in that pass only, unless it is a reduction. */
+    if (row && e->time % 2 == 1 && !is_reduce(node)) memo = &e->full;
+    map_put(e->l->arena, memo, node, (void *)(intptr_t)(value + 1));
+    return value;
+}
+
+/* ---- passes ---------------------------------------------------------------------------------------------------------------- */
+
+/* What is read from outside over rows, so that it is loaded once a row and not once an element. */
+static void collect_row_loads(Emit *e, Node *node, Map *seen) {
+    if (map_get(seen, node)) return;
+    map_put(e->l->arena, seen, node, node);
+    if (!in_unit(e, node)) {
+        if (is_row(e, node)) vec_push(e->l->arena, &e->row_loads, node);
+        return;
+    }
+    for (int k = first_element_operand(node); k < node->n_in; k++) collect_row_loads(e, node->in[k], seen);
+}
+
+static void emit_store(Emit *e, Node *node, LoopValue value) {
+    Location place = value_place(e->l, node);
+    LoopAccess access = access_to(e, &place, &node->shape, node->dtype, NULL);
+    if (value_of(node)->accumulate) value = loop_emit(&e->b, LOOP_ADD, loop_load(&e->b, access), value, -1);
+    loop_store(&e->b, access, value);
+}
+
+static void emit_pass(Emit *e, int time) {
+    e->time = time;
+    e->full = (Map){0};
+    loop_begin_pass(&e->b, time % 2 == 0);
+    if (time == 0)
+        for (int i = 0; i < e->row_loads.n; i++) emit_value(e, e->row_loads.at[i]);
+    struct {
+        Node *node;
+        LoopValue value;
+    } stores[64];
+    int n = 0;
+    for (int i = 0; i < e->unit->nodes.n; i++) {
+        Node *node = e->unit->nodes.at[i];
+        int t = node_time(e, node);
+        bool row_value = is_row(e, node) && !is_reduce(node);
+        if (t == time && (is_reduce(node) || row_value)) emit_value(e, node);
+        bool now = is_reduce(node) ? t + 1 == time : t == time;
+        if (!value_of(node)->stored || !now) continue;
+        CHECK(n < 64);
+        stores[n].node = node;
+        stores[n++].value = emit_value(e, node);
+    }
+    for (int i = 0; i < n; i++) emit_store(e, stores[i].node, stores[i].value);
+}
+
+/* The result of an elementwise unit may take the memory of an operand that nothing else reads any more. */
+static void reuse_in_place(Emit *e) {
+    int last = 0;
+    for (int i = 0; i < e->unit->nodes.n; i++) {
+        int t = node_time(e, e->unit->nodes.at[i]) + is_reduce(e->unit->nodes.at[i]);
+        if (t > last) last = t;
+    }
+    Map seen = {0};
+    VEC(Node *) leaves = {0};
+    VEC(Node *) stack = {0};
+    for (int i = 0; i < e->unit->nodes.n; i++) vec_push(e->l->arena, &stack, e->unit->nodes.at[i]);
+    while (stack.n) {
+        Node *node = stack.at[--stack.n];
+        if (map_get(&seen, node)) continue;
+        map_put(e->l->arena, &seen, node, node);
+        if (!in_unit(e, node)) {
+            if (node->mark) vec_push(e->l->arena, &leaves, node);
+            continue;
+        }
+        if (first_element_operand(node)) map_put(e->l->arena, &seen, node->in[0], node->in[0]);
+        for (int k = first_element_operand(node); k < node->n_in; k++) vec_push(e->l->arena, &stack, node->in[k]);
+    }
+    for (int i = 0; i < e->unit->nodes.n; i++) {
+        Node *node = e->unit->nodes.at[i];
+        Value *value = value_of(node);
+        if (!value->stored || value->has_place || value->saved || value->generator || is_reduce(node) || node_time(e, node) != last) continue;
+        for (int k = 0; k < leaves.n; k++) {
+            Value *old = value_of(leaves.at[k]);
+            if (!leaves.at[k] || old->fixed || !old->has_place || old->uses_left != 1 || old->node->op == OP_INPUT) continue;
+            Buffer *buffer = old->place.ref.buffer;
+            if (buffer->persistent || buffer->home != e->l->home || old->place.ref.step || old->place.ref.offset) continue;
+            if (old->node->dtype != node->dtype || !shape_equal(&old->node->shape, &node->shape)) continue;
+            if (!place_is_row_major(e->l, old->node, &old->place) || (e->unit->reduced.n && is_row(e, node))) continue;
+            value->place = old->place;
+            value->has_place = true;
+            old->uses_left = 0;
+            break;
+        }
+    }
+}
+
+/* ---- the unit ---------------------------------------------------------------------------------------------------------------- */
+
+static Span unit_span(const Unit *unit) {
+    for (int i = unit->nodes.n - 1; i >= 0; i--)
+        if (unit->nodes.at[i]->span.file) return unit->nodes.at[i]->span;
+    return (Span){0};
+}
+
+static const Node *node_with(const Unit *unit, const Dim *dim) {
+    for (int i = 0; i < unit->nodes.n; i++) {
+        const Node *node = unit->nodes.at[i];
+        if (shape_find(&node->shape, dim) >= 0) return node;
+        for (int k = 0; k < node->n_in; k++)
+            if (shape_find(&node->in[k]->shape, dim) >= 0 && op_info(node)->lower == LOWER_REDUCE) return node->in[k];
+    }
+    BUG("no node of the unit has `%s`", dim->name);
+}
+
+void lower_loop_unit(Lowering *l, Unit *unit) {
+    const char *what = op_info(vec_last(&unit->nodes))->name;
+    Kernel *kernel = lower_kernel(l, KERNEL_LOOP, what, unit_span(unit));
+    Emit e = {.l = l, .unit = unit, .kernel = kernel};
+    Shape outer = shape_without(&unit->domain, &unit->reduced);
+    int64_t extent[LOOP_MAX_AXES];
+    for (int i = 0; i < outer.n; i++) e.axes.dims[e.axes.n++] = outer.dims[i];
+    e.n_outer = outer.n;
+    for (int i = 0; i < unit->domain.n; i++)
+        if (shape_find(&unit->reduced, unit->domain.dims[i]) >= 0) e.axes.dims[e.axes.n++] = unit->domain.dims[i];
+    for (int i = 0; i < e.axes.n; i++) extent[i] = lower_extent(l, node_with(unit, e.axes.dims[i]), e.axes.dims[i]);
+    Loop *loop = loop_new(l->arena, kernel->name, extent, e.n_outer, e.axes.n);
+    loop->span = kernel->span;
+    const Dim *last = unit->domain.n ? unit->domain.dims[unit->domain.n - 1] : NULL;
+    loop->lanes_outer = e.n_outer > 0 && (!unit->reduced.n || shape_find(&unit->reduced, last) < 0);
+    if (unit->reduced.n) loop->block = loop->lanes_outer ? 64 : 4096;
+    e.b = (LoopBuilder){.arena = l->arena, .loop = loop, .span = kernel->span};
+    kernel->loop = loop;
+    int end = 0;
+    Map seen = {0};
+    for (int i = 0; i < unit->nodes.n; i++) {
+        Node *node = unit->nodes.at[i];
+        int t = node_time(&e, node) + is_reduce(node);
+        if (t > end) end = t;
+        collect_row_loads(&e, node, &seen);
+    }
+    reuse_in_place(&e);
+    for (int t = 0; t <= end; t++) emit_pass(&e, t);
+    loop->n_pointers = kernel->n_refs;
+}
+
+/* out = in, element by element; both have the shape of `like`. */
+void lower_copy(Lowering *l, Node *like, const Location *from, const Location *to, bool accumulate) {
+    Kernel *kernel = lower_kernel(l, KERNEL_LOOP, "copy", like->span);
+    int64_t extent[MAX_RANK];
+    for (int i = 0; i < like->shape.n; i++) extent[i] = lower_extent(l, like, like->shape.dims[i]);
+    Unit unit = {.domain = like->shape};
+    Emit e = {.l = l, .unit = &unit, .kernel = kernel, .axes = like->shape, .n_outer = like->shape.n};
+    Loop *loop = loop_new(l->arena, kernel->name, extent, like->shape.n, like->shape.n);
+    loop->span = kernel->span;
+    loop->lanes_outer = like->shape.n > 0;
+    e.b = (LoopBuilder){.arena = l->arena, .loop = loop, .span = like->span};
+    loop_begin_pass(&e.b, true);
+    LoopValue value = loop_load(&e.b, access_to(&e, from, &like->shape, like->dtype, NULL));
+    LoopAccess out = access_to(&e, to, &like->shape, like->dtype, NULL);
+    if (accumulate) value = loop_emit(&e.b, LOOP_ADD, loop_load(&e.b, out), value, -1);
+    loop_store(&e.b, out, value);
+    kernel->loop = loop;
+    loop->n_pointers = kernel->n_refs;
+}

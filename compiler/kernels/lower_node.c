@@ -1,0 +1,331 @@
+/* Everything that is not a loop: views, products, attention, scattered rows, collectives. */
+#include "kernels/lower.h"
+
+/* ---- views: the operand's bytes under other dimensions ----------------------------------------------------------- */
+
+static Location view_place(Lowering *l, Node *node) {
+    Node *x = node->in[0];
+    Location from = value_place(l, x), to = {.ref = from.ref};
+    for (int i = 0; i < node->shape.n; i++) {
+        Dim *dim = node->shape.dims[i];
+        int same = shape_find(&x->shape, dim);
+        if (same >= 0) to.stride[i] = from.stride[same];
+    }
+    if (node->op == OP_RENAME) {
+        Dim *old = node_attr(node, "from")->dims.dims[0], *new = node_attr(node, "to")->dims.dims[0];
+        to.stride[shape_find(&node->shape, new)] = from.stride[shape_find(&x->shape, old)];
+    } else if (node->op == OP_SPLIT) {
+        Dim *whole = node_attr(node, "dim")->dims.dims[0];
+        int64_t stride = from.stride[shape_find(&x->shape, whole)];
+        for (int i = whole->n_factors - 1; i >= 0; i--) {
+            to.stride[shape_find(&node->shape, whole->factors[i])] = stride;
+            stride *= lower_extent(l, node, whole->factors[i]);
+        }
+    } else if (node->op == OP_JOIN) {
+        Dim *whole = node_attr(node, "dim")->dims.dims[0];
+        to.stride[shape_find(&node->shape, whole)] = from.stride[shape_find(&x->shape, whole->factors[whole->n_factors - 1])];
+    } else if (node->op == OP_FLIP) {
+        Dim *dim = node_attr(node, "dim")->dims.dims[0];
+        int i = shape_find(&node->shape, dim);
+        to.ref.offset += to.stride[i] * (lower_extent(l, node, dim) - 1) * dtype_bytes(node->dtype);
+        to.stride[i] = -to.stride[i];
+    }
+    return to;
+}
+
+/* Whether the factors of a joined dimension lie one after the other. */
+static bool join_is_view(Lowering *l, const Node *node) {
+    Node *x = node->in[0];
+    Location from = value_place(l, x);
+    Dim *whole = node_attr(node, "dim")->dims.dims[0];
+    for (int i = 0; i + 1 < whole->n_factors; i++) {
+        int a = shape_find(&x->shape, whole->factors[i]), b = shape_find(&x->shape, whole->factors[i + 1]);
+        if (from.stride[a] != from.stride[b] * lower_extent(l, x, whole->factors[i + 1])) return false;
+    }
+    return true;
+}
+
+/* A copy of x in row-major order. */
+static Location contiguous(Lowering *l, Node *x) {
+    Location place = value_place(l, x);
+    if (place_is_row_major(l, x, &place)) return place;
+    Buffer *buffer = lower_buffer(l, intern(l->graph->session->names, "contiguous"), MEM_TEMPORARY, x->dtype,
+                                  lower_bytes(l, x->dtype, &x->shape, x), x->span);
+    Location copy = place_row_major(l, x, (BufferRef){.buffer = buffer});
+    lower_copy(l, x, &place, &copy, false);
+    return copy;
+}
+
+static void lower_view(Lowering *l, Node *node) {
+    Value *value = value_of(node);
+    Location place;
+    if (node->op == OP_JOIN && !join_is_view(l, node)) {
+        Node *x = node->in[0];
+        Value *old = value_of(x);
+        Location kept = old->place;
+        old->place = contiguous(l, x);
+        place = view_place(l, node);
+        old->place = kept;
+    } else place = view_place(l, node);
+    if (value->has_place) lower_copy(l, node, &place, &value->place, value->accumulate);
+    else value->place = place, value->has_place = true;
+}
+
+/* ---- products ------------------------------------------------------------------------------------------------------ */
+
+static int64_t stride_in(const Location *place, const Shape *shape, const Dim *dim) {
+    int i = shape_find(shape, dim);
+    return i < 0 ? 0 : place->stride[i];
+}
+
+/* Adds a dimension to a group; merges it with the one before when both form one stride in every operand. */
+static void product_dim_add(ProductDim *dims, int *n, ProductDim dim) {
+    if (dim.extent == 1) return;
+    if (*n) {
+        ProductDim *last = &dims[*n - 1];
+        if (last->a == dim.a * dim.extent && last->b == dim.b * dim.extent && last->c == dim.c * dim.extent) {
+            *last = (ProductDim){last->extent * dim.extent, dim.a, dim.b, dim.c};
+            return;
+        }
+    }
+    if (*n == PRODUCT_MAX_DIMS) BUG("a product with more than %d separate dimensions in one group", PRODUCT_MAX_DIMS);
+    dims[(*n)++] = dim;
+}
+
+static void lower_product(Lowering *l, Node *node) {
+    Node *x = node->in[0], *y = node->in[1];
+    Location a = value_place(l, x), b = value_place(l, y), c = value_place(l, node);
+    Kernel *kernel = lower_kernel(l, KERNEL_PRODUCT, "dot", node->span);
+    kernel_add_ref(l, kernel, a.ref);
+    kernel_add_ref(l, kernel, b.ref);
+    kernel_add_ref(l, kernel, c.ref);
+    Product *product = NEW(l->arena, Product);
+    product->scale = 1;
+    product->accumulate = value_of(node)->accumulate;
+    const Shape *over = &node_attr(node, "over")->dims;
+    for (int i = 0; i < x->shape.n; i++) { /* the order of sums is that of the first operand's dimensions */
+        Dim *dim = x->shape.dims[i];
+        if (shape_find(over, dim) < 0) continue;
+        product_dim_add(product->k, &product->n_k, (ProductDim){lower_extent(l, x, dim), a.stride[i], stride_in(&b, &y->shape, dim), 0});
+    }
+    for (int i = 0; i < node->shape.n; i++) {
+        Dim *dim = node->shape.dims[i];
+        bool in_x = shape_find(&x->shape, dim) >= 0, in_y = shape_find(&y->shape, dim) >= 0;
+        ProductDim d = {lower_extent(l, node, dim), stride_in(&a, &x->shape, dim), stride_in(&b, &y->shape, dim), c.stride[i]};
+        if (in_x && in_y) product_dim_add(product->batch, &product->n_batch, d);
+        else if (in_x) product_dim_add(product->m, &product->n_m, d);
+        else product_dim_add(product->n, &product->n_n, d);
+    }
+    kernel->product = product;
+}
+
+/* ---- attention --------------------------------------------------------------------------------------------------------- */
+
+/* One stride that walks all batch dimensions, or false. */
+static bool batch_stride(Lowering *l, const Node *node, const Location *place, const Shape *batch, int64_t *stride, int64_t *extent) {
+    *extent = 1;
+    *stride = 0;
+    for (int i = batch->n - 1; i >= 0; i--) {
+        int at = shape_find(&node->shape, batch->dims[i]);
+        int64_t size = lower_extent(l, node, batch->dims[i]);
+        if (size == 1) continue;
+        if (*extent == 1) *stride = place->stride[at];
+        else if (place->stride[at] != *stride * *extent) return false;
+        *extent *= size;
+    }
+    return true;
+}
+
+typedef struct Strides {
+    int64_t batch, row, head;
+} Strides;
+
+static Strides strides_of(Lowering *l, Node *node, Location *place, const AttendParts *parts, const Dim *row, const Dim *head) {
+    Strides s = {0};
+    int64_t extent;
+    int width = shape_find(&node->shape, parts->width);
+    bool good = batch_stride(l, node, place, &parts->batch, &s.batch, &extent) && (width < 0 || place->stride[width] == 1);
+    if (!good) {
+        *place = contiguous(l, node);
+        CHECK(batch_stride(l, node, place, &parts->batch, &s.batch, &extent));
+    }
+    s.row = row ? stride_in(place, &node->shape, row) : 0;
+    s.head = head ? stride_in(place, &node->shape, head) : 0;
+    return s;
+}
+
+static Attend *attend_new(Lowering *l, Node *node, Location places[3], const AttendParts *parts) {
+    Node *q = node->in[0], *k = node->in[1], *v = node->in[2];
+    Attend *a = NEW(l->arena, Attend);
+    Strides sq = strides_of(l, q, &places[0], parts, parts->seq, parts->head);
+    Strides sk = strides_of(l, k, &places[1], parts, parts->key, parts->kv_head);
+    Strides sv = strides_of(l, v, &places[2], parts, parts->key, parts->kv_head);
+    a->batch = 1;
+    for (int i = 0; i < parts->batch.n; i++) a->batch *= lower_extent(l, q, parts->batch.dims[i]);
+    a->seq = parts->seq ? lower_extent(l, q, parts->seq) : 1;
+    a->key = lower_extent(l, k, parts->key);
+    a->kv_head = parts->kv_head ? lower_extent(l, k, parts->kv_head) : 1;
+    a->group = (parts->head ? lower_extent(l, q, parts->head) : 1) / a->kv_head;
+    a->width = lower_extent(l, q, parts->width);
+    a->q_batch = sq.batch, a->q_seq = sq.row, a->q_head = sq.head;
+    a->k_batch = sk.batch, a->k_key = sk.row, a->k_head = sk.head;
+    a->v_batch = sv.batch, a->v_key = sv.row, a->v_head = sv.head;
+    a->scale = parts->scale;
+    a->causal = parts->causal;
+    return a;
+}
+
+/* Places of a tuple's results, made row-major where none was given. */
+static void tuple_places(Lowering *l, Node *node) {
+    Value *value = value_of(node);
+    for (int k = 0; k < node->n_outs; k++) {
+        if (value->has_outs[k]) continue;
+        Node like = {.shape = node->outs[k].shape, .dtype = node->outs[k].dtype};
+        memcpy(like.type, node->outs[k].type, sizeof like.type);
+        const char *name = node->name ? node->name : op_info(node)->name;
+        Buffer *buffer = lower_buffer(l, intern(l->graph->session->names, name), value->outs_saved[k] ? MEM_ACTIVATION : MEM_TEMPORARY,
+                                      like.dtype, lower_bytes(l, like.dtype, &like.shape, &like), node->span);
+        if (value->outs_saved[k]) buffer->flights = l->flights;
+        value->outs[k] = place_row_major(l, &like, (BufferRef){.buffer = buffer});
+        value->has_outs[k] = true;
+    }
+}
+
+static Node like_out(const Node *node, int k) {
+    Node like = {.shape = node->outs[k].shape, .dtype = node->outs[k].dtype, .span = node->span};
+    memcpy(like.type, node->outs[k].type, sizeof like.type);
+    return like;
+}
+
+static void lower_attend(Lowering *l, Node *node) {
+    AttendParts parts = attend_parts(node);
+    Location in[3];
+    for (int i = 0; i < 3; i++) in[i] = value_place(l, node->in[i]);
+    tuple_places(l, node);
+    Value *value = value_of(node);
+    Attend *a = attend_new(l, node, in, &parts);
+    Kernel *kernel = lower_kernel(l, KERNEL_ATTEND, "attend", node->span);
+    for (int i = 0; i < 3; i++) kernel_add_ref(l, kernel, in[i].ref);
+    for (int k = 0; k < 2; k++) kernel_add_ref(l, kernel, value->outs[k].ref);
+    Node out = like_out(node, 0), lse = like_out(node, 1);
+    Strides so = strides_of(l, &out, &value->outs[0], &parts, parts.seq, parts.head);
+    Strides sl = strides_of(l, &lse, &value->outs[1], &parts, parts.seq, parts.head);
+    a->o_batch = so.batch, a->o_seq = so.row, a->o_head = so.head;
+    a->l_batch = sl.batch, a->l_seq = sl.row, a->l_head = sl.head;
+    kernel->attend = a;
+    if (parts.seq && parts.seq->at_position) {
+        kernel->position = lower_scalar(l, "position", DT_I32);
+        lower_touch(l, kernel->position, kernel->first);
+    }
+}
+
+static void lower_attend_grad(Lowering *l, Node *node) {
+    AttendParts parts = attend_parts(node);
+    Location in[6];
+    for (int i = 0; i < 6; i++) in[i] = contiguous(l, node->in[i]); /* the gradients are laid out as their operands */
+    tuple_places(l, node);
+    Value *value = value_of(node);
+    Attend *a = attend_new(l, node, in, &parts);
+    Strides so = strides_of(l, node->in[3], &in[3], &parts, parts.seq, parts.head);
+    Strides sl = strides_of(l, node->in[4], &in[4], &parts, parts.seq, parts.head);
+    a->o_batch = so.batch, a->o_seq = so.row, a->o_head = so.head;
+    a->l_batch = sl.batch, a->l_seq = sl.row, a->l_head = sl.head;
+    Kernel *kernel = lower_kernel(l, KERNEL_ATTEND_GRAD, "attend_grad", node->span);
+    for (int i = 0; i < 6; i++) kernel_add_ref(l, kernel, in[i].ref);
+    for (int k = 0; k < 3; k++) kernel_add_ref(l, kernel, value->outs[k].ref);
+    kernel->attend = a;
+}
+
+/* ---- scattered rows ------------------------------------------------------------------------------------------------------ */
+
+static void lower_scatter(Lowering *l, Node *node) {
+    Node *index = node->in[0], *rows = node->in[1];
+    Location i = contiguous(l, index), r = contiguous(l, rows), out = value_place(l, node);
+    Kernel *kernel = lower_kernel(l, KERNEL_SCATTER, "lookup_grad", node->span);
+    kernel_add_ref(l, kernel, out.ref);
+    kernel_add_ref(l, kernel, i.ref);
+    kernel_add_ref(l, kernel, r.ref);
+    Scatter *s = NEW(l->arena, Scatter);
+    Dim *over = node_attr(node, "rows")->dims.dims[0];
+    s->n_rows = 1;
+    for (int k = 0; k < index->shape.n; k++) s->n_rows *= lower_extent(l, index, index->shape.dims[k]);
+    s->width = 1;
+    for (int k = 0; k < node->shape.n; k++)
+        if (node->shape.dims[k] != over) s->width *= lower_extent(l, node, node->shape.dims[k]);
+    s->n_out = lower_extent(l, node, over);
+    s->row_stride = s->width;
+    s->out_stride = out.stride[shape_find(&node->shape, over)];
+    s->coordinate_axis = -1;
+    for (int a = 0; l->graph->mesh && a < l->graph->mesh->n; a++)
+        if (node->type[a].kind == AXIS_SHARDED && dim_is_cut_by(over, node->type[a].dim)) s->coordinate_axis = a;
+    s->accumulate = value_of(node)->accumulate;
+    kernel->scatter = s;
+}
+
+/* ---- collectives ------------------------------------------------------------------------------------------------------------ */
+
+/* A gradient accumulator may be joined where it lies: nothing reads the partial sum any more. */
+static bool reduce_in_place(const Lowering *l, const Node *x) {
+    const Value *value = value_of(x);
+    if (value->uses_left != 1 || !value->has_place || value->fixed) return false;
+    if (x->op == OP_INPUT) return x->tensor->class == CLASS_GRADIENT;
+    return !value->place.ref.buffer->persistent && value->place.ref.buffer->home == l->home && !value->place.ref.step;
+}
+
+static void lower_collective(Lowering *l, Node *node) {
+    Node *x = node->in[0];
+    int axis = (int)node_attr(node, "axis")->integer;
+    Location in = value_place(l, x);
+    Value *value = value_of(node);
+    if (node->op == OP_SHARD) BUG("a slice by coordinate is not lowered yet");
+    bool in_place = node->op == OP_ALL_REDUCE && !value->has_place && place_is_row_major(l, x, &in) && reduce_in_place(l, x);
+    if (in_place) value->place = in, value->has_place = true;
+    else if (!place_is_row_major(l, x, &in)) in = contiguous(l, x);
+    Location out = value_place(l, node);
+    Kernel *kernel = lower_kernel(l, KERNEL_COLLECTIVE, op_info(node)->name, node->span);
+    kernel_add_ref(l, kernel, in.ref);
+    kernel_add_ref(l, kernel, out.ref);
+    Collective *c = NEW(l->arena, Collective);
+    *c = (Collective){.op = node->op, .axis = axis, .reduce = x->type[axis].reduce, .dtype = node->dtype, .outer = 1, .inner = 1};
+    c->elements = 1;
+    for (int i = 0; i < node->shape.n; i++) {
+        const Node *whole = node->op == OP_REDUCE_SCATTER ? x : node;
+        c->elements *= lower_extent(l, whole, node->shape.dims[i]);
+    }
+    AxisType cut = x->type[axis].kind == AXIS_SHARDED ? x->type[axis] : node->type[axis];
+    bool inner = false;
+    for (int i = 0; i < node->shape.n && cut.kind == AXIS_SHARDED; i++) {
+        const Node *part = x->type[axis].kind == AXIS_SHARDED ? x : node;
+        inner |= node->shape.dims[i] == cut.dim;
+        *(inner ? &c->inner : &c->outer) *= lower_extent(l, part, node->shape.dims[i]);
+    }
+    c->where = arena_printf(l->arena, "%s: %s over %s", session_where(l->graph->session, node->span), op_info(node)->name,
+                            l->graph->mesh->axes[axis].name);
+    kernel->collective = c;
+}
+
+/* ---- dispatch ------------------------------------------------------------------------------------------------------------------ */
+
+static void lower_result(Lowering *l, Node *node) {
+    (void)l;
+    Value *value = value_of(node);
+    value->place = value_of(node->in[0])->outs[node_attr(node, "index")->integer];
+    value->has_place = true;
+}
+
+void lower_node_unit(Lowering *l, Node *node) {
+    switch (op_info(node)->lower) {
+    case LOWER_VIEW: lower_view(l, node); return;
+    case LOWER_PRODUCT: lower_product(l, node); return;
+    case LOWER_SCATTER: lower_scatter(l, node); return;
+    case LOWER_COLLECTIVE: lower_collective(l, node); return;
+    case LOWER_ATTEND:
+        if (node->n_outs == 2) lower_attend(l, node);
+        else lower_attend_grad(l, node);
+        return;
+    default: break;
+    }
+    if (node->op == OP_REPEAT) lower_repeat(l, node);
+    else if (node->op == OP_RESULT) lower_result(l, node);
+    else BUG("`%s` has no lowering", op_info(node)->name);
+}

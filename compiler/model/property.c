@@ -1,0 +1,59 @@
+/* Blocks of properties: what gpu, cluster, train and plan blocks have in common.
+ *
+ * In: a statement of such a block. Out: a Property, its name and values, whether it is written `memory 80 GB` or
+ * `memory = 80 GB`. Unknown names, second statements and statements of another kind are reported here. */
+#include "model/resolve.h"
+
+bool property_read(Arena *arena, const Stmt *stmt, Property *out) {
+    if (stmt->name == NULL || (stmt->kind != STMT_PROPERTY && stmt->kind != STMT_ASSIGN))
+        return false;
+    *out = (Property){stmt->name, stmt->name_span, stmt->head.file != 0 ? stmt->head : stmt->span, stmt->items.at,
+                      stmt->items.n, stmt};
+    if (stmt->kind == STMT_ASSIGN && stmt->value != NULL) {
+        Expr **one = NEW(arena, Expr *);
+        *one = stmt->value;
+        out->items = one;
+        out->n = 1;
+    }
+    return true;
+}
+
+bool property_single(Resolver *r, const Property *p) {
+    if (p->n == 1)
+        return true;
+    if (p->n == 0) {
+        Diag *d = diag_error(r->s, "P0132", p->name_span, "`%s` has no value", p->name);
+        diag_help(d, "write its value after it on the same line");
+    } else {
+        diag_error(r->s, "P0132", p->items[1]->span, "`%s` takes one value", p->name);
+    }
+    return false;
+}
+
+void property_unknown(Resolver *r, const char *kind, const Property *p, const char *const *known, int n) {
+    Diag *d = diag_error(r->s, "P0130", p->name_span, "a %s has no property `%s`", kind, p->name);
+    Name near = nearest_name(p->name, known, n);
+    if (near != NULL) {
+        diag_help(d, "did you mean `%s`?", near);
+        diag_fix(d, p->name_span, near);
+    } else {
+        diag_help(d, "it has %s", list_text(r->arena, known, n, " and "));
+    }
+}
+
+bool property_once(Resolver *r, Map *seen, const Property *p) {
+    const Stmt *before = map_get(seen, p->name);
+    if (before == NULL) {
+        map_put(r->arena, seen, p->name, (void *)(uintptr_t)p->stmt);
+        return true;
+    }
+    Diag *d = diag_error(r->s, "P0131", p->name_span, "`%s` is stated twice", p->name);
+    diag_note(d, before->name_span, "first here");
+    diag_help(d, "remove one of the two");
+    return false;
+}
+
+void block_refuse(Resolver *r, const char *kind, const Stmt *stmt) {
+    Span span = stmt->head.file != 0 ? stmt->head : stmt->span;
+    diag_error(r->s, "P0132", span, "a %s block cannot hold this statement", kind);
+}

@@ -1,0 +1,203 @@
+/* For each node and mesh axis, how the axis runs the operator: which letter of its iteration space is cut, or none, or
+ * a partial value passed through. The cheapest way wins, counting the bytes that its conversions move and the work that
+ * ranks would repeat. Nothing is inserted here: the choice stands in NodeChoice, and convert.c acts on it. */
+#include "partition/choose.h"
+
+#include <math.h>
+
+/* A floating-point operation against a byte sent, for weighing repeated work: the order of a CPU core or GPU against
+ * its links. Only ties and near-ties depend on it. */
+static const double bytes_for_flop = 0.02;
+
+NodeChoice *choice_of(Choices *c, const Node *node) {
+    NodeChoice *choice = map_get(&c->of, node);
+    if (!choice) {
+        choice = NEW(c->arena, NodeChoice);
+        choice->need = NEW_N(c->arena, AxisType, (node->n_in + 1) * MAX_MESH);
+        map_put(c->arena, &c->of, node, choice);
+    }
+    return choice;
+}
+
+bool node_is_source(const Node *node) {
+    return node->n_in == 0 && node->op != OP_INPUT && node->op != OP_PARAM && node->op != OP_POISON;
+}
+
+/* Zero is a valid partial value on every rank. */
+static bool node_is_zero(const Node *node) {
+    if (node->op == OP_BROADCAST || node->op == OP_CAST) return node_is_zero(node->in[0]);
+    return node->op == OP_CONST && node_attr(node, "value")->number == 0;
+}
+
+/* Shape and type of the value that `node` stands for, on one axis. */
+static double local_bytes(const Choices *c, const Node *node, int axis) {
+    double bytes = (double)dtype_bytes(node->dtype);
+    for (int i = 0; i < node->shape.n; i++) bytes *= (double)node->shape.dims[i]->size;
+    for (int a = 0; a < c->layout->mesh.n; a++)
+        if (a != axis && node->type[a].kind == AXIS_SHARDED) bytes /= (double)c->layout->mesh.axes[a].size;
+    return bytes;
+}
+
+static double convert_cost(const Choices *c, const Node *value, int axis, AxisType need) {
+    if (axis_type_equal(value->type[axis], need)) return 0;
+    if (node_is_source(value) && need.kind != AXIS_PARTIAL) return 0;
+    if (need.kind == AXIS_PARTIAL && node_is_zero(value)) return 0;
+    for (int i = 0; i < c->made.n; i++)
+        if (c->made.at[i].value == value && c->made.at[i].axis == axis && axis_type_equal(c->made.at[i].type, need)) return 0;
+    double bytes = local_bytes(c, value, axis);
+    if (value->type[axis].kind == AXIS_SHARDED) bytes /= (double)c->layout->mesh.axes[axis].size;
+    return conversion_bytes(&c->layout->mesh, axis, bytes, value->type[axis], need);
+}
+
+/* The dimension of `shape` that is cut when `dim` is: itself, its leftmost factor, or what it is the leftmost of. */
+static Dim *cut_with(const Shape *shape, Dim *dim) {
+    if (shape_find(shape, dim) >= 0) return dim;
+    for (Dim *d = dim->n_factors ? dim->factors[0] : NULL; d; d = d->n_factors ? d->factors[0] : NULL)
+        if (shape_find(shape, d) >= 0) return d;
+    for (Dim *d = dim; d->product && d->product->factors[0] == d; d = d->product)
+        if (shape_find(shape, d->product) >= 0) return d->product;
+    return NULL;
+}
+
+typedef struct Way {
+    AxisType out;
+    AxisType in[16];
+    double cost;
+} Way;
+
+static AxisType sharded(Dim *dim) { return (AxisType){.kind = AXIS_SHARDED, .layout = LAYOUT_BLOCK, .dim = dim}; }
+static const AxisType replicated = {.kind = AXIS_REPLICATED};
+
+static bool divides(const Choices *c, const AxisType *type, int axis, const Dim *dim) {
+    int64_t parts = c->layout->mesh.axes[axis].size;
+    for (int a = 0; a < c->layout->mesh.n; a++)
+        if (a != axis && type[a].kind == AXIS_SHARDED && type[a].dim == dim) parts *= c->layout->mesh.axes[a].size;
+    return dim->size % parts == 0;
+}
+
+/* Adds up what the way costs: its conversions, the later conversion to what rule 1 wants, the work of a rank. */
+static void weigh(const Choices *c, const Node *node, int axis, bool cut, Way *way) {
+    double n = (double)c->layout->mesh.axes[axis].size;
+    way->cost = op_flops(node) * bytes_for_flop / (cut ? n : 1);
+    for (int i = 0; i < node->n_in; i++) way->cost += convert_cost(c, node->in[i], axis, way->in[i]);
+    AxisType target = layout_type(c->layout, axis, &node->shape);
+    double bytes = local_bytes(c, node, axis);
+    if (way->out.kind == AXIS_SHARDED) bytes /= n;
+    way->cost += conversion_bytes(&c->layout->mesh, axis, bytes, way->out, target);
+}
+
+static void try_letter(const Choices *c, const Node *node, int axis, const Letter *letter, Way *best) {
+    Way way = {.out = replicated};
+    if (letter->kind == LETTER_WHOLE) return;
+    bool wanted = false;
+    for (int i = 0; i < node->n_in; i++) {
+        Dim *dim = cut_with(&node->in[i]->shape, letter->dim);
+        way.in[i] = dim ? sharded(dim) : replicated;
+        if (dim && !divides(c, node->in[i]->type, axis, dim)) return;
+        if (dim && node->in[i]->type[axis].kind == AXIS_SHARDED && node->in[i]->type[axis].dim == dim) wanted = true;
+    }
+    Dim *out = cut_with(&node->shape, letter->dim);
+    AxisType target = layout_type(c->layout, axis, &node->shape);
+    if (out) {
+        way.out = sharded(out);
+        if (target.kind == AXIS_SHARDED && target.dim == out) wanted = true;
+    } else {
+        ReduceKind reduce = letter->kind == LETTER_MAX ? REDUCE_MAX : letter->kind == LETTER_MIN ? REDUCE_MIN : REDUCE_SUM;
+        way.out = (AxisType){.kind = AXIS_PARTIAL, .reduce = reduce};
+    }
+    if (!wanted) return;
+    weigh(c, node, axis, true, &way);
+    if (way.cost < best->cost) *best = way;
+}
+
+/* Partial sums pass through what is linear in them: all jointly linear operands together, or one operand of a product
+ * while the others are whole. */
+static void try_partial(const Choices *c, const Node *node, int axis, const Iteration *space, Way *best) {
+    AxisType partial = {.kind = AXIS_PARTIAL, .reduce = REDUCE_SUM};
+    if (space->joint) {
+        Way way = {.out = partial};
+        bool any = false;
+        for (int i = 0; i < node->n_in; i++) {
+            way.in[i] = space->joint >> i & 1 ? partial : replicated;
+            any |= axis_type_equal(node->in[i]->type[axis], partial);
+        }
+        if (any) {
+            weigh(c, node, axis, false, &way);
+            if (way.cost < best->cost) *best = way;
+        }
+    }
+    for (int k = 0; k < node->n_in; k++) {
+        if (!(space->single >> k & 1) || !axis_type_equal(node->in[k]->type[axis], partial)) continue;
+        Way way = {.out = partial};
+        for (int i = 0; i < node->n_in; i++) way.in[i] = i == k ? partial : replicated;
+        weigh(c, node, axis, false, &way);
+        if (way.cost < best->cost) *best = way;
+    }
+}
+
+static void choose_axis(Choices *c, Node *node, int axis) {
+    Iteration space = op_iteration(node);
+    Way best = {.out = replicated};
+    CHECK(node->n_in <= 16);
+    weigh(c, node, axis, false, &best);
+    for (int i = 0; i < space.n; i++) try_letter(c, node, axis, &space.letters[i], &best);
+    try_partial(c, node, axis, &space, &best);
+    NodeChoice *choice = choice_of(c, node);
+    for (int i = 0; i < node->n_in; i++) {
+        choice->need[i * MAX_MESH + axis] = best.in[i];
+        if (!axis_type_equal(node->in[i]->type[axis], best.in[i]))
+            vec_push(c->arena, &c->made, (Made){node->in[i], axis, best.in[i]});
+    }
+    node->type[axis] = best.out;
+    for (int k = 0; k < node->n_outs; k++) {
+        Dim *dim = best.out.kind == AXIS_SHARDED ? cut_with(&node->outs[k].shape, best.out.dim) : NULL;
+        node->outs[k].type[axis] = dim ? sharded(dim) : best.out.kind == AXIS_SHARDED ? replicated : best.out;
+    }
+}
+
+static void copy_types(AxisType *to, const AxisType *from) { memcpy(to, from, sizeof(AxisType) * MAX_MESH); }
+
+/* A carry keeps one type through all layers: what rule 1 says of its shape; but an accumulator that starts at zero and
+ * only collects partial sums stays partial, so that it is joined once and not in every layer. */
+static void choose_repeat(Choices *c, Node *node) {
+    Region *region = node->region;
+    NodeChoice *choice = choice_of(c, node);
+    for (int i = 0; i < node->n_in; i++) {
+        Node *param = region->params.at[i];
+        if (i >= region->n_carries) copy_types(param->type, node->in[i]->type);
+        else
+            for (int a = 0; a < c->layout->mesh.n; a++) param->type[a] = layout_type(c->layout, a, &param->shape);
+    }
+    for (bool again = true; again;) {
+        again = false;
+        int made = c->made.n;
+        choose_region(c, region);
+        for (int i = 0; i < region->n_carries; i++)
+            for (int a = 0; a < c->layout->mesh.n; a++) {
+                Node *param = region->params.at[i];
+                if (region->results.at[i]->type[a].kind != AXIS_PARTIAL || param->type[a].kind == AXIS_PARTIAL) continue;
+                if (param->type[a].kind != AXIS_REPLICATED || !node_is_zero(node->in[i])) continue;
+                param->type[a] = region->results.at[i]->type[a];
+                again = true;
+            }
+        if (again) c->made.n = made;
+    }
+    for (int i = 0; i < node->n_in; i++)
+        copy_types(&choice->need[i * MAX_MESH], i < region->n_carries ? region->params.at[i]->type : node->in[i]->type);
+    for (int k = 0; k < node->n_outs; k++)
+        copy_types(node->outs[k].type, k < region->n_carries ? region->params.at[k]->type : region->results.at[k]->type);
+}
+
+void choose_region(Choices *c, Region *region) {
+    for (int i = 0; i < region->nodes.n; i++) {
+        Node *node = region->nodes.at[i];
+        if (node->op == OP_PARAM) continue;
+        if (node->op == OP_INPUT) copy_types(node->type, node->tensor->type);
+        else if (node->op == OP_RESULT)
+            copy_types(node->type, node->in[0]->outs[node_attr(node, "index")->integer].type), choice_of(c, node);
+        else if (node->op == OP_REPEAT) choose_repeat(c, node);
+        else
+            for (int a = 0; a < c->layout->mesh.n; a++) choose_axis(c, node, a);
+        if (node->op == OP_RESULT) copy_types(choice_of(c, node)->need, node->type);
+    }
+}

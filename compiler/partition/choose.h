@@ -1,0 +1,31 @@
+/* Between the two halves of partitioning: what was chosen for each node. Private to this folder. */
+#ifndef PLAN_CHOOSE_H
+#define PLAN_CHOOSE_H
+
+#include "partition/partition.h"
+
+typedef struct NodeChoice {
+    AxisType *need; /* for input i on axis a: need[i * MAX_MESH + a] */
+} NodeChoice;
+
+/* A conversion that some use has already asked for: free for the next one. */
+typedef struct Made {
+    const Node *value;
+    int axis;
+    AxisType type;
+} Made;
+
+typedef struct Choices {
+    Arena *arena;
+    const Layout *layout;
+    Map of; /* Node -> NodeChoice */
+    VEC(Made) made;
+} Choices;
+
+NodeChoice *choice_of(Choices *c, const Node *node);
+/* Constants, index ramps, random bits: they have no type, each use makes the part it needs. */
+bool node_is_source(const Node *node);
+/* Sets the type of every node of the region (parameters are set by the caller) and the types that its uses need. */
+void choose_region(Choices *c, Region *region);
+
+#endif

@@ -1,0 +1,16 @@
+/* Text to syntax tree: lexer, layout, parser, and the check of what stands where. */
+#include "syntax/parse.h"
+
+Ast *text_to_ast(Session *s, int32_t file) {
+    const SourceFile *source = session_file(s, (Span){file, 0, 0});
+    CHECK(source);
+    Ast *ast = NEW(s->arena, Ast);
+    ast->session = s;
+    ast->file = file;
+    Parser p = {.s = s, .arena = s->arena, .file = file, .text = source->text, .size = source->size, .ast = ast};
+    lex_file(&p);
+    layout_tokens(&p);
+    plan_parse(&p);
+    place_check(&p);
+    return ast;
+}

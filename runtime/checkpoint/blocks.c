@@ -1,0 +1,51 @@
+/* Where a rank's block of a tensor lies in the whole. */
+#include "checkpoint/format.h"
+
+#include <string.h>
+
+bool prt_block_first(const PrtProgram *program, const PrtTensor *tensor, const int *coords) {
+    for (int a = 0; a < program->n_axes; a++) {
+        if (tensor->axes[a] < 0 && coords[a] != 0) return false;
+    }
+    return true;
+}
+
+bool prt_block_runs(const PrtProgram *program, const PrtTensor *tensor, const int *coords, PrtRun1 *each, void *context) {
+    int64_t start[PRT_MAX_DIMS], part[PRT_MAX_DIMS], stride[PRT_MAX_DIMS], blocks[PRT_MAX_DIMS], block[PRT_MAX_DIMS];
+    int n = tensor->n_dims;
+    for (int d = 0; d < n; d++) {
+        blocks[d] = 1;
+        block[d] = 0;
+    }
+    for (int a = 0; a < program->n_axes; a++) { /* outermost first */
+        int d = tensor->axes[a];
+        if (d < 0) continue;
+        block[d] = block[d] * program->mesh[a].size + coords[a];
+        blocks[d] *= program->mesh[a].size;
+    }
+    int64_t step = 1, run = 1;
+    for (int d = n - 1; d >= 0; d--) {
+        stride[d] = step;
+        step *= tensor->shape[d];
+        part[d] = tensor->shape[d] / blocks[d];
+        start[d] = block[d] * part[d];
+        if (part[d] == 0) return true;
+    }
+    int split = n; /* dimensions from here on form one run */
+    while (split > 0) {
+        split--;
+        run *= part[split];
+        if (part[split] != tensor->shape[split]) break;
+    }
+    if (n == 0) return each(context, 0, 0, 1);
+    int64_t at[PRT_MAX_DIMS] = {0}, local = 0;
+    for (;;) {
+        int64_t global = start[split] * stride[split];
+        for (int d = 0; d < split; d++) global += (start[d] + at[d]) * stride[d];
+        if (!each(context, local, global, run)) return false;
+        local += run;
+        int d = split - 1;
+        while (d >= 0 && ++at[d] == part[d]) at[d--] = 0;
+        if (d < 0) return true;
+    }
+}
