@@ -1,7 +1,7 @@
 /* The lexer of .plan files: characters in, raw tokens and comments out.
  *
  * Newlines are tokens here; which of them end a statement, and which names are keywords where they stand, is decided by
- * compiler/syntax/layout.c. The text ends with a NUL, which is also how its end is found; a NUL inside is a mistake like
+ * compiler/syntax/lines.c. The text ends with a NUL, which is also how its end is found; a NUL inside is a mistake like
  * any other stray character. */
 #include "syntax/parse.h"
 

@@ -31,4 +31,4 @@ static bool ptx(Session *s, const CodegenJob *job, int sm) {
     return true;
 }
 
-const CodegenApi plan_codegen_api = {.run = run, .ptx = ptx};
+const CodegenApi plan_codegen_api = {.run = run, .json = program_to_json, .ptx = ptx};

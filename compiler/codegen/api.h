@@ -15,6 +15,7 @@ typedef struct CodegenJob {
 
 typedef struct CodegenApi {
     bool (*run)(Session *s, const CodegenJob *job); /* false after diagnostics */
+    const char *(*json)(const ProgramFacts *facts);
     bool (*ptx)(Session *s, const CodegenJob *job, int sm);
 } CodegenApi;
 

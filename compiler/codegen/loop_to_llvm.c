@@ -358,16 +358,36 @@ static bool masks_are_cheap(const Host *h) {
     return true;
 }
 
+/* Groups of `width` rows from `from` on, as many as fit before `to`; gives where they end. */
+static V lanes_groups(Host *h, V from, V to, int width) {
+    Codegen *g = h->g;
+    V whole = LLVMBuildAnd(g->builder, cg_sub(g, to, from), cg_i64(g, -width), "");
+    V end = cg_add(g, from, whole);
+    CgFor groups;
+    cg_for_begin(g, &groups, from, end, cg_i64(g, width), false);
+    lanes_group(h, groups.iv, width, NULL);
+    cg_for_end(g, &groups, NULL, NULL);
+    return end;
+}
+
+/* A sum down the columns of a matrix reads one vector of each of its lines: several vectors side by side use whole
+ * cache lines and hide the latency of the additions. 1 when it does not pay. */
+static int columns_at_once(const Host *h) {
+    const Loop *loop = h->e->loop;
+    enum { FEW_INSTRUCTIONS = 12 };
+    int many = loop->code.n <= FEW_INSTRUCTIONS ? 4 : 2;
+    if (loop->n_axes == loop->n_outer || inner_points(loop) < 4) return 1;
+    return loop->extent[h->e->lane_axis] >= many * h->g->width ? many : 1;
+}
+
 /* Rows with index [from, to) on the lane axis, the other outer axes given. */
 static void lanes_run(Host *h, V from, V to) {
     Codegen *g = h->g;
     loop_emit_row_pointers(h->e);
-    V n = cg_sub(g, to, from), whole = LLVMBuildAnd(g->builder, n, cg_i64(g, -g->width), "");
-    V rest = cg_add(g, from, whole);
+    int columns = columns_at_once(h);
+    if (columns > 1) from = lanes_groups(h, from, to, columns * g->width);
+    V rest = lanes_groups(h, from, to, g->width);
     CgFor groups;
-    cg_for_begin(g, &groups, from, rest, cg_i64(g, g->width), false);
-    lanes_group(h, groups.iv, g->width, NULL);
-    cg_for_end(g, &groups, NULL, NULL);
     if (masks_are_cheap(h)) {
         Block join = cg_if_begin(g, cg_icmp(g, LLVMIntSLT, rest, to));
         lanes_group(h, rest, g->width, cg_mask_below(g, g->width, cg_sub(g, to, rest)));

@@ -21,7 +21,7 @@ typedef struct InnerShape {
 static InnerShape inner_shape(const Codegen *g) {
     InnerShape s = {.tile_m = 4, .vectors = 2, .block_k = 384, .block_m = 168, .block_n = 2048};
     if (g->width == 8) s.tile_m = 6;
-    if (g->width == 16) s.tile_m = 14;
+    if (g->width == 16) s.tile_m = 12;
     s.tile_n = s.vectors * g->width;
     s.panel_m = s.tile_m <= g->width ? g->width : 2 * g->width;
     CHECK((s.block_k * (s.block_n + s.tile_n) + s.block_k * (s.block_m / s.tile_m + 1) * s.panel_m) * 4 <= PRT_SCRATCH_BYTES);

@@ -247,6 +247,13 @@ static Node *copy_repeat(Copy *copy, const Node *node, Node *const *in) {
 
 /* ---- nodes ------------------------------------------------------------------------------------------------------------------- */
 
+/* The index of the open region; one that a rule has made stands on no list yet. */
+static Node *settle_index(Copy *copy, const Node *node) {
+    Region *region = copy->level->region;
+    if (region->index == node) vec_push(copy->to->arena, &region->nodes, region->index);
+    return build_layer_index(&copy->b);
+}
+
 /* What stands for the node in the target; NULL for a tuple that was expanded. */
 static Node *copy_node(Copy *copy, const Node *node, Node *const *in) {
     const OpInfo *info = op_info(node);
@@ -254,7 +261,7 @@ static Node *copy_node(Copy *copy, const Node *node, Node *const *in) {
     copy->b.name = node->name;
     copy->b.backward = node->backward;
     if (node->op == OP_REPEAT) return copy_repeat(copy, node, in);
-    if (node->op == OP_LAYER_INDEX) return build_layer_index(&copy->b);
+    if (node->op == OP_LAYER_INDEX) return settle_index(copy, node);
     if (node->op == OP_RESULT) {
         Node **results = map_get(&copy->tuples, node->in[0]);
         if (results) return results[node_attr(node, "index")->integer];
@@ -315,6 +322,27 @@ static Node *value_at(Copy *copy, CopyLevel *level, Tensor *tensor, bool sliced)
 
 Node *copy_capture(Copy *copy, Tensor *tensor) { return value_at(copy, copy->level, tensor, false); }
 Node *copy_slice(Copy *copy, Tensor *tensor) { return value_at(copy, copy->level, tensor, true); }
+
+/* In the region of `level`: outer number * size + index. */
+static Node *number_at(Copy *copy, CopyLevel *level) {
+    if (!level->up) return NULL;
+    Builder b = copy->b;
+    b.region = level->region;
+    Node *index = build_layer_index(&b);
+    if (!level->up->up) return index;
+    Node *known = map_get(&level->values, level);
+    if (known) return known;
+    Node *outer = number_at(copy, level->up), *inner = region_add_param(&b, level->region, outer->dtype, outer->shape);
+    level->region->params.n--;
+    vec_push(copy->to->arena, &level->captures, inner);
+    vec_push(copy->to->arena, &level->capture_inputs, outer);
+    Node *first = build_binary(&b, OP_MUL, inner, build_const(&b, DT_I32, (double)level->region->dim->size));
+    Node *number = build_binary(&b, OP_ADD, first, index);
+    map_put(copy->to->arena, &level->values, level, number);
+    return number;
+}
+
+Node *copy_layer_number(Copy *copy) { return number_at(copy, copy->level); }
 
 Shape copy_layers(const Copy *copy) {
     Shape layers = {.n = level_depth(copy->level)};

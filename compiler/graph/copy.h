@@ -40,6 +40,8 @@ Tensor *copy_tensor(Copy *copy, Tensor *tensor);
 
 /* For rules. The value of a tensor that does not depend on layers, here. */
 Node *copy_capture(Copy *copy, Tensor *tensor);
+/* A number for each run of this place by the repeats around it; NULL outside of repeats. */
+Node *copy_layer_number(Copy *copy);
 /* The dimensions of the repeats around this place, outermost first. */
 Shape copy_layers(const Copy *copy);
 /* This layer's part of a tensor whose shape begins with copy_layers. */

@@ -128,6 +128,10 @@ static void sweep_tensors(Graph *graph, Arena *arena) {
     mark_tensors(&graph->top, arena, &used);
     for (int i = 0; i < graph->outputs.n; i++) map_put(arena, &used, graph->outputs.at[i].tensor, graph->outputs.at[i].tensor);
     int n = 0;
+    for (int i = 0; i < used.n; i++) { /* grows: what a tensor is a moment or gradient of stays too */
+        Tensor *of = ((Tensor *)used.entries[i].value)->of;
+        if (of) map_put(arena, &used, of, of);
+    }
     for (int i = 0; i < graph->tensors.n; i++)
         if (map_get(&used, graph->tensors.at[i])) graph->tensors.at[n++] = graph->tensors.at[i];
     graph->tensors.n = n;

@@ -111,6 +111,7 @@ typedef struct Elaborator {
     VEC(Span) weight_sites; /* for each of model->inits: where messages about it belong */
     const Tensor *target;   /* the first one, or NULL */
     LocalDim *batch;
+    int errors; /* reported before */
     bool has_loss;
     Value loss;
     Span loss_span;

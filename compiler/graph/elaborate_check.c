@@ -73,6 +73,7 @@ static void unused_in_body(Elaborator *e, const Uses *uses, const Stmt *decl, co
 void unused_names(Elaborator *e, const Stmt *decl) {
     const SourceFile *file = session_file(e->s, decl->span);
     if (file && file->is_library) return;
+    if (diag_count(e->s, SEV_ERROR) > e->errors) return; /* unused names are often a consequence */
     Uses uses = {.arena = e->arena};
     use_declaration(&uses, decl);
     for (int i = 0; i < decl->params.n; i++) {
@@ -82,16 +83,24 @@ void unused_names(Elaborator *e, const Stmt *decl) {
     unused_in_body(e, &uses, decl, &decl->body);
 }
 
+/* Layers are in use from models on: two layers that only call one another are not. */
 void unused_layers(Elaborator *e) {
-    const Ast *main = e->program->ast;
+    const StmtList *list = &e->program->ast->statements;
     Uses uses = {.arena = e->arena};
-    for (int i = 0; i < main->statements.n; i++) {
-        const Stmt *stmt = main->statements.at[i];
-        if (stmt->kind == STMT_MODEL || stmt->kind == STMT_LAYER) use_declaration(&uses, stmt);
+    bool *reached = NEW_N(e->arena, bool, list->n + 1);
+    for (bool more = true; more;) {
+        more = false;
+        for (int i = 0; i < list->n; i++) {
+            const Stmt *stmt = list->at[i];
+            bool used = stmt->kind == STMT_MODEL || (stmt->kind == STMT_LAYER && stmt->name && map_get(&uses.names, stmt->name));
+            if (!used || reached[i]) continue;
+            reached[i] = more = true;
+            use_declaration(&uses, stmt);
+        }
     }
-    for (int i = 0; i < main->statements.n; i++) {
-        const Stmt *stmt = main->statements.at[i];
-        if (stmt->kind != STMT_LAYER || !stmt->name || map_get(&uses.names, stmt->name)) continue;
+    for (int i = 0; i < list->n; i++) {
+        const Stmt *stmt = list->at[i];
+        if (stmt->kind != STMT_LAYER || !stmt->name || reached[i]) continue;
         Diag *d = diag_warning(e->s, "P0182", stmt->name_span, "layer `%s` is never called, so its body is not checked", stmt->name);
         diag_help(d, "call it from a model, or remove it");
     }

@@ -118,6 +118,30 @@ bool type_shape(Elaborator *e, const TypeExpr *type, Shape *out) {
 
 /* ---- sizes ---------------------------------------------------------------------------------------------------- */
 
+/* Divisors of `whole` that are nearest to `part`, on both sides. */
+static const char *near_divisors(Elaborator *e, int64_t whole, int64_t part) {
+    int64_t below = 1, above = whole;
+    for (int64_t i = 1; i <= 1000000 && i * i <= whole; i++) {
+        if (whole % i) continue;
+        for (int k = 0; k < 2; k++) {
+            int64_t divisor = k ? whole / i : i;
+            if (divisor < part && divisor > below) below = divisor;
+            if (divisor > part && divisor < above) above = divisor;
+        }
+    }
+    if (below == above || part > whole) return arena_printf(e->arena, "%lld", (long long)whole);
+    return arena_printf(e->arena, "%lld or %lld", (long long)below, (long long)above);
+}
+
+static void inexact(Elaborator *e, const Expr *quotient, const char *what, int64_t left, int64_t right) {
+    const Expr *divisor = quotient->args.at[1];
+    Diag *d = elaborate_error(e, "P0350", quotient->span, "%s is not a whole number: %lld / %lld leaves a rest of %lld", what,
+                              (long long)left, (long long)right, (long long)(left % right));
+    diag_help(d, "%s could be %s; or make the %lld a multiple of %lld",
+              divisor->kind == EXPR_NAME ? arena_printf(e->arena, "`%s`", divisor->name) : "the divisor",
+              near_divisors(e, left, right), (long long)left, (long long)right);
+}
+
 bool size_value(Elaborator *e, const Expr *expr, const char *what, int64_t *out) {
     double number = 0;
     bool is_integer = false;
@@ -127,11 +151,7 @@ bool size_value(Elaborator *e, const Expr *expr, const char *what, int64_t *out)
         bool left_whole = false, right_whole = false;
         if (expr_number(e, expr->args.at[0], what, &left, &left_whole) && left_whole &&
             expr_number(e, expr->args.at[1], what, &right, &right_whole) && right_whole) {
-            Diag *d = elaborate_error(e, "P0350", expr->span, "%s is not a whole number: %.0f / %.0f leaves a rest of %.0f", what,
-                                      left, right, left - right * (double)(int64_t)(left / right));
-            int64_t whole = (int64_t)(left / right);
-            diag_help(d, "change a size so that the quotient is exact: %.0f / %.0f = %lld, for example",
-                      right * (double)(whole > 0 ? whole : 1), right, (long long)(whole > 0 ? whole : 1));
+            inexact(e, expr, what, (int64_t)left, (int64_t)right);
             return false;
         }
     }

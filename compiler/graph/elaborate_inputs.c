@@ -15,7 +15,10 @@ static Tensor *data_tensor(Elaborator *e, const Stmt *stmt, const char *word) {
     if (!is_int && !is_float) {
         Diag *d = elaborate_error(e, "P0261", type->span, type->dtype ? "%s `%s` of type `%s`" : "%s `%s` has no element type", word, stmt->name,
                                   type->dtype);
-        diag_help(d, "data is `int` or `float`: `%s %s: int[batch, seq]`", word, stmt->name);
+        Name types[] = {intern(e->s->names, "int"), intern(e->s->names, "float")};
+        Name nearest = type->dtype ? nearest_name(type->dtype, types, 2) : NULL;
+        if (nearest) diag_help(d, "did you mean `%s`?", nearest);
+        else diag_help(d, "data is `int` or `float`: `%s %s: int[batch, seq]`", word, stmt->name);
         return NULL;
     }
     if (!type_shape(e, type, &shape)) return NULL;
@@ -54,47 +57,55 @@ static bool is_call_of(const Expr *expr, const char *name) {
 }
 
 /* `next(tokens)`: the same shape, one position later along the last dimension. */
-static void target_next(Elaborator *e, const Stmt *stmt, Tensor *tensor) {
+static bool target_next(Elaborator *e, const Stmt *stmt, Tensor *tensor) {
     const Expr *call = stmt->value;
     const Expr *name = call->call.n == 1 && !call->call.at[0].name ? call->call.at[0].value : NULL;
     if (!name || name->kind != EXPR_NAME) {
         Diag *d = elaborate_error(e, "P0162", call->span, "`next` takes the name of one input");
         diag_help(d, "write `next(tokens)`");
-        return;
+        return false;
     }
     const Symbol *symbol = scope_get(e, name->name);
     if (!symbol) {
         name_unknown(e, name->name, name->span);
-        return;
+        return false;
     }
     if (symbol->kind != SYMBOL_INPUT) {
         Diag *d = elaborate_error(e, "P0162", name->span, "`%s` is %s, not an input", name->name, symbol_kind_text(symbol->kind));
         diag_note(d, symbol->span, "declared here");
-        return;
+        return false;
     }
-    if (!tensor || !symbol->tensor) return;
+    if (!tensor || !symbol->tensor) return false;
     const Tensor *of = symbol->tensor;
     if (!shape_equal(&of->shape, &tensor->shape) || of->dtype != DT_I32 || tensor->dtype != DT_I32) {
         Diag *d = elaborate_error(e, "P0263", stmt->head, "`%s` is %s%s, but `%s`, of which it is the next, is %s%s", stmt->name,
                                   dtype_name[tensor->dtype], shape_text(e->arena, &tensor->shape), of->name, dtype_name[of->dtype],
                                   shape_text(e->arena, &of->shape));
         diag_help(d, "both are `int` with the same dimensions in the same order");
-        return;
+        return false;
     }
     Dim *last = of->shape.dims[of->shape.n - 1];
     if (last->is_batch) {
         Diag *d = elaborate_error(e, "P0263", stmt->head, "`next` shifts along the last dimension, and that is `batch`");
         diag_help(d, "give `%s` a sequence: `int[batch, seq]`", of->name);
-        return;
+        return false;
     }
     tensor->of = symbol->tensor;
     e->model->seq = last;
+    return true;
 }
 
 /* `= 1`: a weight for each target, 0 where the loader has none. It goes with the input of the same dimensions. */
 static void target_mask(Elaborator *e, const Stmt *stmt, Tensor *tensor) {
     double value = 0;
     bool whole = false;
+    const Expr *callee = stmt->value->kind == EXPR_CALL ? stmt->value->args.at[0] : NULL;
+    if (callee && callee->kind == EXPR_NAME && op_find(callee->name) == OP_COUNT) {
+        Diag *d = elaborate_error(e, "P0162", callee->span, "a target cannot be made by `%s`", callee->name);
+        diag_help(d, "targets are `next(tokens)` or the mask `1`: did you mean `next`?");
+        diag_fix(d, callee->span, "next");
+        return;
+    }
     if (!expr_number(e, stmt->value, "the weight of a target", &value, &whole) || !tensor) return;
     if (value != 1 || tensor->dtype != DT_F32) {
         Diag *d = elaborate_error(e, "P0262", stmt->value->span, "a target that is a number is a mask: `float`, and 1");
@@ -114,8 +125,11 @@ static void target_mask(Elaborator *e, const Stmt *stmt, Tensor *tensor) {
 
 void target_statement(Elaborator *e, const Stmt *stmt) {
     Tensor *tensor = scope_get(e, stmt->name) ? NULL : data_tensor(e, stmt, "target");
-    if (stmt->value && is_call_of(stmt->value, "next")) target_next(e, stmt, tensor);
-    else if (stmt->value) target_mask(e, stmt, tensor);
+    if (stmt->value && is_call_of(stmt->value, "next")) {
+        if (!target_next(e, stmt, tensor)) tensor = NULL;
+    } else if (stmt->value) {
+        target_mask(e, stmt, tensor);
+    }
     if (tensor && !e->target) e->target = tensor;
     declare_data(e, stmt, tensor);
 }

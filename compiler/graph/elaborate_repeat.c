@@ -179,8 +179,10 @@ void repeat_statement(Elaborator *e, const Stmt *stmt) {
         return;
     }
     Node **initial = NEW_N(e->arena, Node *, names.n + 1);
+    bool carries = false; /* or would, but for a mistake */
     for (int i = 0; i < names.n; i++) {
         Symbol *symbol = scope_get(e, names.at[i]);
+        carries = carries || symbol;
         initial[i] = symbol ? initial_value(e, symbol) : NULL;
     }
     Frame *frame = NEW(e->arena, Frame);
@@ -197,7 +199,7 @@ void repeat_statement(Elaborator *e, const Stmt *stmt) {
     }
     statements(e, &stmt->body);
     e->scope->path = path;
-    if (frame->n_carries + frame->stacked.n == 0 && !e->scope->poisoned) {
+    if (!carries && frame->stacked.n == 0 && !e->scope->poisoned) {
         Diag *d = elaborate_error(e, "P0173", stmt->head, "`repeat %s` changes nothing: no name from before it is assigned in it", local->name);
         diag_help(d, "define what it builds up before it: `x = ...`, then `x = x + ...` inside");
     }

@@ -24,8 +24,10 @@ Diag *elaborate_error(Elaborator *e, const char *code, Span span, const char *fo
     va_end(args);
     Span site = elaborate_site(e, span);
     Diag *d = diag_error(e->s, code, site, "%s", message);
+    const Span whole = e->scope->decl->span;
     if (site.file != span.file || site.lo != span.lo) diag_note(d, span, "inside `%s` of the standard library", e->scope->decl->name);
-    else if (e->scope && e->scope->caller) diag_note(d, e->scope->call, "in this call of `%s`", e->scope->decl->name);
+    else if (e->scope->caller && span.file == whole.file && span.lo >= whole.lo && span.hi <= whole.hi)
+        diag_note(d, e->scope->call, "in this call of `%s`", e->scope->decl->name);
     return d;
 }
 
@@ -95,23 +97,28 @@ Symbol *scope_declare(Elaborator *e, Name name, SymbolKind kind, Span span, Valu
 
 typedef VEC(Name) NameList;
 
-static void add_scope_names(Elaborator *e, NameList *list) {
-    for (int i = 0; i < e->scope->symbols.n; i++) {
-        const Symbol *symbol = e->scope->symbols.entries[i].value;
-        if (!symbol->gone_from) vec_push(e->arena, list, symbol->name);
-    }
-    vec_push(e->arena, list, e->batch->name);
-    for (int i = 0; i < e->program->constants.n; i++) vec_push(e->arena, list, e->program->constants.entries[i].key);
+/* A name of another kind is no suggestion for itself. */
+static void add_candidate(Elaborator *e, NameList *list, Name word, Name name) {
+    if (name != word) vec_push(e->arena, list, name);
 }
 
-static void add_function_names(Elaborator *e, NameList *list) {
+static void add_scope_names(Elaborator *e, NameList *list, Name word) {
+    for (int i = 0; i < e->scope->symbols.n; i++) {
+        const Symbol *symbol = e->scope->symbols.entries[i].value;
+        if (!symbol->gone_from) add_candidate(e, list, word, symbol->name);
+    }
+    add_candidate(e, list, word, e->batch->name);
+    for (int i = 0; i < e->program->constants.n; i++) add_candidate(e, list, word, e->program->constants.entries[i].key);
+}
+
+static void add_function_names(Elaborator *e, NameList *list, Name word) {
     for (int i = 0; i < e->scope->file->statements.n; i++) {
         const Stmt *stmt = e->scope->file->statements.at[i];
-        if (stmt->kind == STMT_LAYER && stmt->name) vec_push(e->arena, list, stmt->name);
+        if (stmt->kind == STMT_LAYER && stmt->name) add_candidate(e, list, word, stmt->name);
     }
     for (int i = 0; i < OP_COUNT; i++)
-        if (op_table[i]->language) vec_push(e->arena, list, intern(e->s->names, op_table[i]->name));
-    vec_push(e->arena, list, intern(e->s->names, "position"));
+        if (op_table[i]->language) add_candidate(e, list, word, intern(e->s->names, op_table[i]->name));
+    add_candidate(e, list, word, intern(e->s->names, "position"));
 }
 
 void name_unknown(Elaborator *e, Name name, Span span) {
@@ -125,11 +132,10 @@ void name_unknown(Elaborator *e, Name name, Span span) {
         return;
     }
     NameList names = {0};
-    add_scope_names(e, &names);
-    add_function_names(e, &names);
+    add_scope_names(e, &names, name);
     Diag *d = elaborate_error(e, "P0150", span, "`%s` is unknown", name);
-    Name nearest = nearest_name(name, names.at, names.n);
-    if (nearest) help_candidates(e, d, name, span, names.at, names.n);
+    if (!nearest_name(name, names.at, names.n)) add_function_names(e, &names, name);
+    if (nearest_name(name, names.at, names.n)) help_candidates(e, d, name, span, names.at, names.n);
     else diag_help(d, "declare it before this line: `dim %s = ...`, `weight %s: [...] = ...` or `%s = ...`", name, name, name);
 }
 
@@ -162,6 +168,19 @@ Value name_value(Elaborator *e, Name name, Span span) {
     return poison();
 }
 
+/* "nn.mlp" when an import has a layer of this name, else NULL. */
+static const char *imported_layer(Elaborator *e, Name name) {
+    for (int i = 0; i < e->program->imported.n; i++) {
+        const Ast *file = e->program->imported.entries[i].value;
+        for (int k = 0; k < file->statements.n; k++) {
+            const Stmt *stmt = file->statements.at[k];
+            if (stmt->kind == STMT_LAYER && stmt->name == name)
+                return arena_printf(e->arena, "%s.%s", (Name)e->program->imported.entries[i].key, name);
+        }
+    }
+    return NULL;
+}
+
 /* The layers of an imported file, for messages. */
 static void layer_unknown(Elaborator *e, const Expr *callee) {
     const Expr *head = callee->args.n ? callee->args.at[0] : NULL;
@@ -173,7 +192,9 @@ static void layer_unknown(Elaborator *e, const Expr *callee) {
             for (int i = 0; i < e->program->imported.n; i++)
                 vec_push(e->arena, &names, e->program->imported.entries[i].key);
             Diag *d = elaborate_error(e, "P0153", head->span, "`%s` is not imported", head->name);
-            if (nearest_name(head->name, names.at, names.n)) help_candidates(e, d, head->name, head->span, names.at, names.n);
+            const char *meant = imported_layer(e, callee->name);
+            if (meant) diag_help(d, "did you mean `%s`?", meant);
+            else if (nearest_name(head->name, names.at, names.n)) help_candidates(e, d, head->name, head->span, names.at, names.n);
             else diag_help(d, "add a line `import %s` at the top", head->name);
         } else {
             elaborate_error(e, "P0153", callee->span, "this is not the name of a layer or an operator");
@@ -201,10 +222,12 @@ Value callee_value(Elaborator *e, const Expr *callee) {
             return poison();
         }
         NameList names = {0};
-        add_function_names(e, &names);
+        add_function_names(e, &names, callee->name);
+        const char *meant = imported_layer(e, callee->name);
         e->scope->poisoned = true;
         Diag *d = elaborate_error(e, "P0153", callee->span, "there is no operator or layer `%s`", callee->name);
-        if (nearest_name(callee->name, names.at, names.n)) help_candidates(e, d, callee->name, callee->span, names.at, names.n);
+        if (meant) diag_help(d, "did you mean `%s`?", meant);
+        else if (nearest_name(callee->name, names.at, names.n)) help_candidates(e, d, callee->name, callee->span, names.at, names.n);
         else diag_help(d, "`plc ops` lists the operators; layers of the library are written `nn.%s`", callee->name);
         return poison();
     }

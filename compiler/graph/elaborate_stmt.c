@@ -110,12 +110,6 @@ static void hand_out(Elaborator *e, const Stmt *stmt, bool is_log) {
 }
 
 static void misplaced(Elaborator *e, const Stmt *stmt) {
-    if (stmt->kind == STMT_EXPR) {
-        if (stmt->value && stmt->value->kind == EXPR_ERROR) return;
-        Diag *d = elaborate_error(e, "P0171", stmt->head, "the value of this line is not used");
-        diag_help(d, "give it a name: `y = ...`");
-        return;
-    }
     elaborate_error(e, "P0171", stmt->head, "this statement cannot stand in a %s", is_model(e) ? "model" : "layer");
 }
 
@@ -142,12 +136,22 @@ static void statement(Elaborator *e, const Stmt *stmt) {
     case STMT_AUXILIARY: hand_out(e, stmt, false); break;
     case STMT_LOG: hand_out(e, stmt, true); break;
     case STMT_NAMES: break; /* read when weights are exchanged with other programs */
+    case STMT_EXPR:
+    case STMT_RULE:
+    case STMT_GROUP: break; /* refused by the parser */
     default: misplaced(e, stmt);
     }
 }
 
 void statements(Elaborator *e, const StmtList *list) {
+    const SourceFile *file = session_file(e->s, e->scope->decl->span);
+    bool is_library = file && file->is_library && e->scope->caller;
+    int errors = diag_count(e->s, SEV_ERROR);
     for (int i = 0; i < list->n; i++) {
+        if (is_library && diag_count(e->s, SEV_ERROR) > errors) { /* the call is at fault: the rest would follow from it */
+            e->scope->poisoned = true;
+            return;
+        }
         if (e->scope->returned) {
             if (i == 0 || list->at[i - 1]->kind != STMT_RETURN) return; /* a condition returned: the rest is its other case */
             Diag *d = elaborate_error(e, "P0172", list->at[i]->head, "this is never reached: `return` stands before it");

@@ -58,4 +58,7 @@ typedef struct Step {
  * ordinary nodes. */
 Step *grad_to_step(Session *s, const Program *program, const Train *train, const Plan *plan, ModelGraph *model);
 
+/* The weight decay of a tensor: that of its parameter group, or the optimizer's. */
+double step_weight_decay(const Train *train, const Tensor *weight);
+
 #endif

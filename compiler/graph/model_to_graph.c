@@ -86,7 +86,7 @@ ModelGraph *model_to_graph(Session *s, const Program *program, const Train *trai
     if (!train || !train->model) return NULL;
     const Stmt *decl = train->model;
     Elaborator e = {.s = s, .arena = s->arena, .program = program, .train = train};
-    int errors = diag_count(s, SEV_ERROR);
+    e.errors = diag_count(s, SEV_ERROR);
     e.graph = graph_new(s, s->arena, "model");
     e.model = NEW(s->arena, ModelGraph);
     e.model->graph = e.graph;
@@ -104,10 +104,10 @@ ModelGraph *model_to_graph(Session *s, const Program *program, const Train *trai
     missing_loss(&e, decl);
     if (!scope.poisoned) unused_names(&e, decl);
     unused_layers(&e);
-    if (diag_count(s, SEV_ERROR) > errors || e.loss.kind != VALUE_TENSOR) return NULL;
+    if (diag_count(s, SEV_ERROR) > e.errors || e.loss.kind != VALUE_TENSOR) return NULL;
     add_results(&e);
     unused_weights(&e);
     freeze_weights(&e);
     model_count(&e);
-    return diag_count(s, SEV_ERROR) > errors ? NULL : e.model;
+    return diag_count(s, SEV_ERROR) > e.errors ? NULL : e.model;
 }

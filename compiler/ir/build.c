@@ -197,6 +197,12 @@ Node *region_add_param(Builder *b, Region *region, DType dtype, Shape shape) {
     return node;
 }
 
+/* A value with the same dimensions as the carry, in the carry's order; others as they are. */
+static Node *in_order_of(Builder *b, Node *value, const Shape *carry) {
+    bool same = value->shape.n == carry->n && shape_contains(carry, &value->shape);
+    return same ? build_broadcast(b, value, carry) : value;
+}
+
 Node *region_close(Builder *b, Region *region, Node *const *inputs, int n_carries, int n_slices, int n_captures,
                    Node *const *results, int n_stacked) {
     CHECK(b->region == region && region->params.n == n_carries + n_slices + n_captures);
@@ -207,9 +213,7 @@ Node *region_close(Builder *b, Region *region, Node *const *inputs, int n_carrie
     bool poisoned = false;
     for (int i = 0; i < n_carries + n_stacked; i++) {
         Node *result = results[i];
-        if (i < n_carries && shape_contains(&region->params.at[i]->shape, &result->shape))
-            result =
-                build_broadcast(b, result, &region->params.at[i]->shape); /* same dimensions, in the carry's order */
+        if (i < n_carries) result = in_order_of(b, result, &region->params.at[i]->shape);
         vec_push(b->graph->arena, &region->results, result);
         poisoned = poisoned || result->op == OP_POISON;
     }

@@ -430,6 +430,18 @@ static bool result_fits(const Node *node, int axis, AxisType type, const Iterati
     return false;
 }
 
+/* One of several results lacks a parallel dimension: it is a sum over it, partial where that is cut. */
+static bool sums_rows(const Node *node, int axis, const OutType *out, const Iteration *iteration) {
+    if (out->type[axis].kind != AXIS_PARTIAL || out->type[axis].reduce != REDUCE_SUM) return false;
+    for (int i = 0; i < iteration->n; i++) {
+        const Letter *letter = &iteration->letters[i];
+        if (letter->kind == LETTER_PARALLEL && !shape_is_cut_by(&out->shape, letter->dim) &&
+            operands_cut_by(node, axis, letter->dim))
+            return true;
+    }
+    return false;
+}
+
 bool op_types_fit(const Node *node, int axis) {
     const OpInfo *info = op_info(node);
     if (info->lower == LOWER_NONE && info->dims == NULL) return true; /* the verifier looks at regions and tensors */
@@ -443,8 +455,8 @@ bool op_types_fit(const Node *node, int axis) {
     Iteration iteration = op_iteration(node);
     if (node->n_outs == 0) return result_fits(node, axis, node->type[axis], &iteration);
     for (int i = 0; i < node->n_outs; i++) {
-        /* A result without the dimension that is cut is the same on every rank only if no operand is cut. */
-        if (!result_fits(node, axis, node->outs[i].type[axis], &iteration)) return false;
+        AxisType type = node->outs[i].type[axis];
+        if (!result_fits(node, axis, type, &iteration) && !sums_rows(node, axis, &node->outs[i], &iteration)) return false;
     }
     return true;
 }

@@ -18,6 +18,7 @@
  * A variadic operator's last operand stands for all that follow. Results are matched to dimensions as a set; their order
  * is that of the operand that holds them all, else of the operands one after the other (only where a letter is reduced
  * or indexed: elsewhere the operands' dimensions must be equal, or one operand's must contain the others').
+ * Of several results, one that lacks a parallel dimension is a sum over it (partial where it is cut).
  * Examples: add "~..., ~... -> ...", mul "*..., *... -> ...", exp "... -> ...", sum "~... o+ -> ...",
  * max_over "... o^ -> ...", dot "*... o+, *... o+ -> ...", lookup "*o@ ..., ... -> ... ..." */
 #ifndef PLAN_OP_H

@@ -53,6 +53,7 @@ typedef struct Lowering {
     Kernel *home;       /* innermost open repeat, or NULL */
     VEC(Kernel *) open; /* open repeats, outermost first */
     int *position;      /* of the role's timeline */
+    bool backward;      /* in the backward half of the body: what was saved for it may die */
     int flights;        /* micro-batches in flight: copies of saved buffers */
     int names;          /* for symbol names */
     Map *tensors;       /* Tensor name -> Buffer */

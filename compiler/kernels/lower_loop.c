@@ -273,7 +273,7 @@ static void reuse_in_place(Emit *e) {
         if (!value->stored || value->has_place || value->saved || value->generator || is_reduce(node) || node_time(e, node) != last) continue;
         for (int k = 0; k < leaves.n; k++) {
             Value *old = value_of(leaves.at[k]);
-            if (!leaves.at[k] || old->fixed || !old->has_place || old->uses_left != 1 || old->node->op == OP_INPUT) continue;
+            if (old->fixed || (old->saved && !e->l->backward) || !old->has_place || old->uses_left != 1 || old->node->op == OP_INPUT) continue;
             Buffer *buffer = old->place.ref.buffer;
             if (buffer->persistent || buffer->home != e->l->home || old->place.ref.step || old->place.ref.offset) continue;
             if (old->node->dtype != node->dtype || !shape_equal(&old->node->shape, &node->shape)) continue;

@@ -267,7 +267,7 @@ static void lower_scatter(Lowering *l, Node *node) {
 /* A gradient accumulator may be joined where it lies: nothing reads the partial sum any more. */
 static bool reduce_in_place(const Lowering *l, const Node *x) {
     const Value *value = value_of(x);
-    if (value->uses_left != 1 || !value->has_place || value->fixed) return false;
+    if (value->uses_left != 1 || !value->has_place || value->fixed || (value->saved && !l->backward)) return false;
     if (x->op == OP_INPUT) return x->tensor->class == CLASS_GRADIENT;
     return !value->place.ref.buffer->persistent && value->place.ref.buffer->home == l->home && !value->place.ref.step;
 }

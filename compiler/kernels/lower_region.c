@@ -91,6 +91,20 @@ static int unit_index(const UnitList *units, const Unit *unit) {
     return -1;
 }
 
+/* Whether the loop runs over its elements once: no value of the whole domain waits for a reduction. */
+static bool unit_is_single_pass(const Unit *unit) {
+    if (!unit->reduced.n) return true;
+    for (int i = 0; i < unit->nodes.n; i++) {
+        const Node *node = unit->nodes.at[i];
+        if (node->shape.n != unit->domain.n) continue;
+        for (int k = 0; k < node->n_in; k++) {
+            const Node *in = node->in[k];
+            if (in->mark && in->shape.n < unit->domain.n && (value_of(in)->unit == unit || value_of(in)->inlined)) return false;
+        }
+    }
+    return true;
+}
+
 /* Whether the tensor's old contents are read by nothing that runs after the value is written over them. */
 static bool old_value_is_done(const Lowering *l, const UnitList *units, const ValueList *reads, const Tensor *tensor, const Node *value) {
     const Node *maker = value->op == OP_RESULT ? value->in[0] : value;
@@ -100,7 +114,7 @@ static bool old_value_is_done(const Lowering *l, const UnitList *units, const Va
         for (int i = 0; i < reads[u].n; i++) {
             const Node *read = reads[u].at[i]->node;
             if (read->op != OP_INPUT || read->tensor != tensor) continue;
-            if (u > writer || (units->at[u]->kind == UNIT_LOOP && units->at[u]->reduced.n)) return false;
+            if (u > writer || (units->at[u]->kind == UNIT_LOOP && !unit_is_single_pass(units->at[u]))) return false;
             if (units->at[u]->kind != UNIT_LOOP && maker->op != OP_REPEAT) return false;
         }
     return l != NULL;

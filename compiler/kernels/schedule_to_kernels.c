@@ -25,10 +25,55 @@ static void mark_saved(Lowering *l, Graph *graph) {
     }
 }
 
+/* A sum of very many elements into few is made in two: first along the last dimensions, then of those sums. So its
+ * rows can be shared out to threads, and the order of additions stays the same for any number of them. */
+static void split_reductions(Graph *graph, Region *region) {
+    NodeList nodes = {0};
+    for (int i = 0; i < region->nodes.n; i++) {
+        Node *node = region->nodes.at[i];
+        if (node->region) split_reductions(graph, node->region);
+        const Node *x = node->n_in ? node->in[0] : NULL;
+        bool splits = op_info(node)->lower == LOWER_REDUCE && x->shape.n >= 2 && shape_elements(&node->shape) < 16 &&
+                      shape_elements(&x->shape) > 8192 && shape_find(&node->shape, x->shape.dims[x->shape.n - 1]) < 0;
+        if (splits) {
+            Shape over = {0}, rest = {0};
+            int64_t elements = 1;
+            for (int k = x->shape.n - 1; k >= 0; k--) {
+                Dim *dim = x->shape.dims[k];
+                if (shape_find(&node->shape, dim) >= 0) continue;
+                if (elements < 256) shape_add(&over, dim), elements *= dim->size;
+                else shape_add(&rest, dim);
+            }
+            if (rest.n) {
+                Node *first = NEW(graph->arena, Node);
+                *first = *node;
+                first->id = graph->n_nodes++;
+                first->shape = shape_without(&x->shape, &over);
+                first->attrs = NEW_N(graph->arena, AttrValue, 6);
+                memcpy(first->attrs, node->attrs, sizeof(AttrValue) * (size_t)op_n_attrs(op_info(node)));
+                first->attrs[op_attr_index(op_info(node), "over")].dims = over;
+                for (int a = 0; graph->mesh && a < graph->mesh->n; a++) /* a cut dimension that stays is cut in the result */
+                    if (x->type[a].kind == AXIS_SHARDED && shape_find(&first->shape, x->type[a].dim) >= 0) first->type[a] = x->type[a];
+                vec_push(graph->arena, &nodes, first);
+                AttrValue *attrs = NEW_N(graph->arena, AttrValue, 6);
+                memcpy(attrs, node->attrs, sizeof(AttrValue) * (size_t)op_n_attrs(op_info(node)));
+                attrs[op_attr_index(op_info(node), "over")].dims = shape_without(&first->shape, &node->shape);
+                node->attrs = attrs;
+                Node **in = NEW(graph->arena, Node *);
+                in[0] = first;
+                node->in = in;
+            }
+        }
+        vec_push(graph->arena, &nodes, node);
+    }
+    region->nodes = nodes;
+}
+
 static void lower_entry(Lowering *l, const char *name, Graph *graph, bool backward) {
     if (!graph) return;
     Entry entry = {.name = intern(graph->session->names, name), .first = *l->position};
     l->graph = graph;
+    l->backward = backward;
     l->entry = &entry;
     l->out = &entry.body;
     lower_region(l, &graph->top, backward);
@@ -66,7 +111,10 @@ RoleProgram *schedule_to_kernels(const Step *step, const Mesh *mesh, const Sched
                   .flights = schedule_in_flight(schedule, role, 0)};
     if (l.flights < 1) l.flights = 1;
     Graph *graphs[] = {step->init, step->begin, step->count, step->total, step->body, step->update, step->eval, step->decode};
-    for (size_t i = 0; i < sizeof graphs / sizeof *graphs; i++) add_tensors(&l, graphs[i]);
+    for (size_t i = 0; i < sizeof graphs / sizeof *graphs; i++) {
+        if (graphs[i]) split_reductions(graphs[i], &graphs[i]->top);
+        add_tensors(&l, graphs[i]);
+    }
     lower_entry(&l, "init", step->init, false);
     lower_entry(&l, "begin", step->begin, false);
     lower_entry(&l, "count", step->count, false);

@@ -50,6 +50,13 @@ static void read_nodes(ClusterReader *c, const Property *p) {
         c->broken = true;
         return;
     }
+    enum { MOST_NODES = 1 << 20, MOST_GPUS = 1 << 10 };
+    if (group.nodes > MOST_NODES || group.gpus > MOST_GPUS) {
+        diag_error(c->r->s, "P0129", p->span, "at most %d machines of at most %d GPUs are possible", (int)MOST_NODES,
+                   (int)MOST_GPUS);
+        c->broken = true;
+        return;
+    }
     vec_push(c->r->arena, &c->cluster->groups, group);
     c->cluster->ranks += group.nodes * group.gpus;
 }

@@ -3,7 +3,7 @@
  * In: the block. Out: a Plan: the mesh, one Rule for each word of each sentence, in text order, and the other
  * properties. Checked here is what needs no dimension of the model: axes, their product against the cluster's GPUs,
  * `using` words, rules stated twice. plan_check does the rest. */
-#include "model/resolve.h"
+#include "model/plan_check.h"
 
 static const char *const plan_properties[] = {"microbatch", "recompute", "precision", "threads"};
 enum { N_PROPERTIES = sizeof plan_properties / sizeof plan_properties[0], LARGEST_AXIS = 1 << 20 };
@@ -113,9 +113,8 @@ static void help_product(PlanReader *p, Diag *d, int64_t ranks) {
         diag_help(d, "state one: `mesh data = %lld`", (long long)ranks);
         return;
     }
-    VEC(int64_t) sizes = {0};
-    for (int64_t i = 1; i <= ranks; i++)
-        if (ranks % i == 0) vec_push(arena, &sizes, i);
+    Sizes sizes = {0};
+    sizes_divisors(arena, ranks, &sizes);
     diag_help(d, "each axis must divide %lld: %s", (long long)ranks, numbers_text(arena, sizes.at, sizes.n, " or "));
 }
 

@@ -22,8 +22,9 @@ int64_t size_lcm(int64_t a, int64_t b) {
 }
 
 void sizes_divisors(Arena *arena, int64_t n, Sizes *out) {
+    enum { MOST_TRIED = 1 << 20 }; /* beyond it only small divisors are found: no dimension is that large */
     Sizes high = {0};
-    for (int64_t i = 1; i <= n / i; i++) {
+    for (int64_t i = 1; i <= n / i && i <= MOST_TRIED; i++) {
         if (n % i != 0) continue;
         vec_push(arena, out, i);
         if (i != n / i) vec_push(arena, &high, n / i);

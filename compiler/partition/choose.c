@@ -135,7 +135,22 @@ static void try_partial(const Choices *c, const Node *node, int axis, const Iter
     }
 }
 
+/* A view defines nothing: it keeps its operand's type, under the new name. Where the cut dimension has no name in the
+ * result, the operand has to be whole. */
+static void choose_view(Choices *c, Node *node, int axis) {
+    AxisType type = node->in[0]->type[axis];
+    Dim *dim = type.kind == AXIS_SHARDED ? view_result_dim(node, type.dim) : NULL;
+    AxisType need = type.kind == AXIS_SHARDED && !dim ? replicated : type;
+    choice_of(c, node)->need[axis] = need;
+    if (!axis_type_equal(type, need)) vec_push(c->arena, &c->made, (Made){node->in[0], axis, need});
+    node->type[axis] = need.kind == AXIS_SHARDED ? sharded(dim) : need;
+}
+
 static void choose_axis(Choices *c, Node *node, int axis) {
+    if (op_info(node)->lower == LOWER_VIEW) {
+        choose_view(c, node, axis);
+        return;
+    }
     Iteration space = op_iteration(node);
     Way best = {.out = replicated};
     CHECK(node->n_in <= 16);
@@ -191,7 +206,7 @@ static void choose_repeat(Choices *c, Node *node) {
 void choose_region(Choices *c, Region *region) {
     for (int i = 0; i < region->nodes.n; i++) {
         Node *node = region->nodes.at[i];
-        if (node->op == OP_PARAM) continue;
+        if (node->op == OP_PARAM || node->op == OP_POISON) continue;
         if (node->op == OP_INPUT) copy_types(node->type, node->tensor->type);
         else if (node->op == OP_RESULT)
             copy_types(node->type, node->in[0]->outs[node_attr(node, "index")->integer].type), choice_of(c, node);

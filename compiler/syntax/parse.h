@@ -71,8 +71,8 @@ typedef struct Parser {
 
 /* grammar/plan.re: fills `raw` (ends with END) and `comments`. */
 void lex_file(Parser *p);
-/* layout.c: fills `tokens` from `raw`. */
-void layout_tokens(Parser *p);
+/* lines.c: fills `tokens` from `raw`. */
+void lines_make(Parser *p);
 /* grammar/plan.y */
 int plan_parse(Parser *p);
 /* recover.c: after a mistake, moves `next` to where the parser can go on. */

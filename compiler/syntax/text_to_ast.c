@@ -9,7 +9,7 @@ Ast *text_to_ast(Session *s, int32_t file) {
     ast->file = file;
     Parser p = {.s = s, .arena = s->arena, .file = file, .text = source->text, .size = source->size, .ast = ast};
     lex_file(&p);
-    layout_tokens(&p);
+    lines_make(&p);
     plan_parse(&p);
     place_check(&p);
     return ast;

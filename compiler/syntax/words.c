@@ -4,7 +4,7 @@
  * statement may stand in the block and what follows is not an ordinary use of a name (`input = ...`, `model on data`).
  * A declaration of the top level inside a block means that a brace is missing before it. A misspelt keyword, where only a
  * keyword makes sense, is reported and taken for the one that it resembles, so its block is still read. */
-#include "syntax/layout.h"
+#include "syntax/lines.h"
 
 #include "plan_parser.h"
 
@@ -23,7 +23,7 @@ static const Keyword *keyword_find(Name name) {
     return NULL;
 }
 
-static const Keyword *keyword_near(Layout *l, Name name, StatementPlace place) {
+static const Keyword *keyword_near(Lines *l, Name name, StatementPlace place) {
     Name candidates[N_NEAREST];
     int n = 0;
     for (int i = 0; i < N_KEYWORDS; i++)
@@ -44,23 +44,23 @@ static bool is_ordinary_use(int next) {
 }
 
 /* Whether the statement at hand has the shape of the keyword's, by the tokens right behind the word. */
-static bool has_shape(const Layout *l, const Keyword *keyword) {
-    int one = layout_raw(l, 1)->kind, two = layout_raw(l, 2)->kind, three = layout_raw(l, 3)->kind;
+static bool has_shape(const Lines *l, const Keyword *keyword) {
+    int one = lines_raw(l, 1)->kind, two = lines_raw(l, 2)->kind, three = lines_raw(l, 3)->kind;
     bool named = one == NAME;
     switch (keyword->token) {
-    case KW_IMPORT: return named && (two == NEWLINE || two == '.' || is_name(layout_raw(l, 2), "as"));
+    case KW_IMPORT: return named && (two == NEWLINE || two == '.' || is_name(lines_raw(l, 2), "as"));
     case KW_CONST: return named && two == '=';
     case KW_GPU: case KW_CLUSTER: case KW_NAMES: return named && two == '{';
-    case KW_LAYER: return named && two == '(' && (three == ')' || (three == NAME && layout_raw(l, 4)->kind != '('));
+    case KW_LAYER: return named && two == '(' && (three == ')' || (three == NAME && lines_raw(l, 4)->kind != '('));
     case KW_MODEL: return named && (two == '{' || two == '=');
     case KW_TRAIN: return one == '{' || (named && two == '{');
     case KW_PLAN: return named && (two == '{' || two == ON);
     case KW_DIM: return named && (two == '=' || two == ',' || two == NEWLINE);
     case KW_FACTORS: case KW_MESH: return named && two == '=';
     case KW_INPUT: case KW_TARGET: case KW_WEIGHT: return named && two == ':';
-    case KW_REPEAT: return named && (two == '{' || is_name(layout_raw(l, 2), "as"));
+    case KW_REPEAT: return named && (two == '{' || is_name(lines_raw(l, 2), "as"));
     case KW_IN: return named && (two == '{' || two == INT || two == '.');
-    case KW_ELSE: return one == '{' || is_name(layout_raw(l, 1), "if");
+    case KW_ELSE: return one == '{' || is_name(lines_raw(l, 1), "if");
     default: return false;
     }
 }
@@ -78,7 +78,7 @@ static const char *place_text(StatementPlace place) {
     return place == PLACE_TOP ? "at the top level of a file" : place == PLACE_PLAN ? "in a plan" : "in a layer or model";
 }
 
-static void take_keyword(Layout *l, const Keyword *keyword) {
+static void take_keyword(Lines *l, const Keyword *keyword) {
     l->p->raw.at[l->i].kind = keyword->token;
     l->head = keyword->token;
     l->opens = keyword->block;
@@ -87,35 +87,35 @@ static void take_keyword(Layout *l, const Keyword *keyword) {
 }
 
 /* The statement has been reported: the parser passes over it without a word. */
-static void take_nothing(Layout *l) {
+static void take_nothing(Lines *l) {
     l->p->raw.at[l->i].kind = BAD;
     l->p->raw.at[l->i].reported = true;
     l->head = BAD;
 }
 
-static void take_misspelt(Layout *l, const Keyword *near) {
-    const Token *token = layout_raw(l, 0);
-    Diag *d = layout_report(l, "P0007", token, "unknown statement `%s`", token->name);
+static void take_misspelt(Lines *l, const Keyword *near) {
+    const Token *token = lines_raw(l, 0);
+    Diag *d = lines_report(l, "P0007", token, "unknown statement `%s`", token->name);
     diag_help(d, "did you mean `%s`?", near->spelling);
     diag_fix(d, parser_span(l->p, token->lo, token->hi), near->spelling);
     take_keyword(l, near);
 }
 
 /* Only declarations stand at the top level. */
-static void begin_at_top(Layout *l, const Keyword *keyword) {
-    const Token *token = layout_raw(l, 0);
+static void begin_at_top(Lines *l, const Keyword *keyword) {
+    const Token *token = lines_raw(l, 0);
     const Keyword *near = keyword ? NULL : keyword_near(l, token->name, PLACE_TOP);
-    if (near && !is_ordinary_use(layout_raw(l, 1)->kind)) {
+    if (near && !is_ordinary_use(lines_raw(l, 1)->kind)) {
         take_misspelt(l, near);
         return;
     }
     if (!l->lost) {
         Diag *d;
         if (keyword && has_shape(l, keyword)) {
-            d = layout_report(l, "P0008", token, "`%s` cannot stand at the top level of a file", token->name);
+            d = lines_report(l, "P0008", token, "`%s` cannot stand at the top level of a file", token->name);
             diag_help(d, "it belongs %s", place_text(keyword->place));
         } else {
-            d = layout_report(l, "P0007", token, "`%s` begins no declaration", token->name);
+            d = lines_report(l, "P0007", token, "`%s` begins no declaration", token->name);
             diag_help(d, "a file is made of import, const, gpu, cluster, layer, model, train and plan");
         }
     }
@@ -124,9 +124,9 @@ static void begin_at_top(Layout *l, const Keyword *keyword) {
 }
 
 /* In layers and models every statement is a keyword's, an assignment or a call. */
-static void begin_in_tensors(Layout *l) {
-    const Token *token = layout_raw(l, 0);
-    int next = layout_raw(l, 1)->kind;
+static void begin_in_tensors(Lines *l) {
+    const Token *token = lines_raw(l, 0);
+    int next = lines_raw(l, 1)->kind;
     bool is_statement = is_ordinary_use(next) || next == '(' || next == NEWLINE || next == '}';
     if (is_statement || !(begins_value(next) || next == '{' || next == BAD)) return;
     const Keyword *near = keyword_near(l, token->name, PLACE_TENSORS);
@@ -134,16 +134,16 @@ static void begin_in_tensors(Layout *l) {
         take_misspelt(l, near);
         return;
     }
-    Diag *d = layout_report(l, "P0007", token, "unknown statement `%s`", token->name);
+    Diag *d = lines_report(l, "P0007", token, "unknown statement `%s`", token->name);
     diag_help(d, "a layer or model holds dim, factors, input, target, weight, repeat, if, return, auxiliary, log, names and `name = value`");
     take_nothing(l);
 }
 
-static void begin_property(Layout *l) {
+static void begin_property(Lines *l) {
     Token *token = &l->p->raw.at[l->i];
-    int next = layout_raw(l, 1)->kind;
+    int next = lines_raw(l, 1)->kind;
     if (is_ordinary_use(next) || next == '(') return;
-    if (layout_block(l) == BLOCK_PLAN && next == NAME && layout_raw(l, 2)->kind == '=') {
+    if (lines_block(l) == BLOCK_PLAN && next == NAME && lines_raw(l, 2)->kind == '=') {
         const Keyword *near = keyword_near(l, token->name, PLACE_PLAN);
         if (near && near->token == KW_MESH) {
             take_misspelt(l, near);
@@ -156,16 +156,16 @@ static void begin_property(Layout *l) {
 }
 
 /* Whether the word, a keyword of this block, is used as one. */
-static bool is_used_as_keyword(const Layout *l, const Keyword *keyword) {
-    int next = layout_raw(l, 1)->kind;
+static bool is_used_as_keyword(const Lines *l, const Keyword *keyword) {
+    int next = lines_raw(l, 1)->kind;
     if (is_ordinary_use(next)) return false;
     if (next != '(') return true;
     return keyword->token == KW_IF || keyword->token == KW_RETURN || keyword->token == KW_AUXILIARY || keyword->token == KW_LOG;
 }
 
-void layout_begin_statement(Layout *l) {
-    const Token *token = layout_raw(l, 0);
-    BlockKind block = layout_block(l);
+void lines_begin_statement(Lines *l) {
+    const Token *token = lines_raw(l, 0);
+    BlockKind block = lines_block(l);
     if (token->kind != NAME) {
         if (block == BLOCK_TOP && l->lost) take_nothing(l);
         return;
@@ -177,13 +177,13 @@ void layout_begin_statement(Layout *l) {
     }
     if (keyword && !block_takes(block, keyword->place) && has_shape(l, keyword)) {
         if (keyword->place == PLACE_TOP) {
-            layout_close_blocks(l, parser_span(l->p, token->lo, token->hi), arena_printf(l->p->arena, "`%s` stands here", token->name));
+            lines_close_blocks(l, parser_span(l->p, token->lo, token->hi), arena_printf(l->p->arena, "`%s` stands here", token->name));
             take_keyword(l, keyword);
             return;
         }
         if (block != BLOCK_TOP) {
             if (block != BLOCK_UNKNOWN) {
-                Diag *d = layout_report(l, "P0008", token, "`%s` cannot stand in this block", token->name);
+                Diag *d = lines_report(l, "P0008", token, "`%s` cannot stand in this block", token->name);
                 diag_help(d, "it belongs %s", place_text(keyword->place));
             }
             take_keyword(l, keyword);
@@ -198,7 +198,7 @@ void layout_begin_statement(Layout *l) {
         begin_property(l);
 }
 
-bool layout_takes_else(Layout *l, int at) {
+bool lines_takes_else(Lines *l, int at) {
     Token *token = &l->p->raw.at[at];
     if (!is_name(token, "else")) return false;
     token->kind = KW_ELSE;
@@ -211,9 +211,9 @@ static bool ends_value(int kind) {
     return kind == NAME || kind == WORD || kind == INT || kind == FLOAT || kind == STRING || kind == ')' || kind == ']';
 }
 
-void layout_inner_word(Layout *l) {
+void lines_inner_word(Lines *l) {
     Token *token = &l->p->raw.at[l->i];
-    int before = vec_last(&l->p->tokens).kind, next = layout_raw(l, 1)->kind;
+    int before = vec_last(&l->p->tokens).kind, next = lines_raw(l, 1)->kind;
     bool after_value = ends_value(before) && before != WORD;
     if (is_name(token, "as")) {
         if (before == NAME && (l->head == KW_IMPORT || l->head == KW_REPEAT)) token->kind = AS;

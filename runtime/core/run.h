@@ -17,6 +17,7 @@ typedef struct PrtRun {
     int threads;        /* of each rank */
     int n_cpus;         /* that this process may use */
     int cpus[1024];
+    int spin;           /* PrtJob.spin: less when the ranks share cores */
     bool pinned;        /* the ranks use all of them: each its own */
     double peak_flops;  /* of the ranks' cores, by a probe; 0: unknown */
     int64_t first_step; /* the run does steps first_step .. last_step */
@@ -30,7 +31,7 @@ typedef struct PrtRun {
 /* The program's whole life. */
 int prt_main(int argc, char **argv, const char *json, PrtAction *const *entries);
 
-/* core/launch.c: maps the job and the arenas; forks, supervises, and returns the exit status. */
+/* core/launch.c: maps the job and the arenas (after prt_run_place); forks, supervises, returns the exit status. */
 bool prt_run_map(PrtRun *run, char *why, size_t size);
 int prt_run_launch(PrtRun *run, void (*body)(PrtRun *, PrtRank *));
 /* Cores, threads of a rank, pinning. */

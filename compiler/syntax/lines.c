@@ -3,7 +3,7 @@
  * A newline ends a statement unless a bracket is open or an operator or a comma stands before it; every statement that
  * goes out ends with exactly one NEWLINE, also before `}`. Brackets that were never closed are found here, where
  * indentation still tells what was meant: each is reported once and closed, so one mistake does not hide the others. */
-#include "syntax/layout.h"
+#include "syntax/lines.h"
 
 #include "plan_parser.h"
 
@@ -12,28 +12,28 @@ enum { NOT_FOUND = -1 };
 static bool is_opening(int kind) { return kind == '(' || kind == '['; }
 static bool is_closing(int kind) { return kind == ')' || kind == ']'; }
 
-const Token *layout_raw(const Layout *l, int ahead) {
+const Token *lines_raw(const Lines *l, int ahead) {
     int at = l->i + ahead, last = l->p->raw.n - 1;
     return &l->p->raw.at[at < last ? at : last];
 }
 
 /* The next raw token that is no newline. */
-static const Token *next_text(const Layout *l) {
+static const Token *next_text(const Lines *l) {
     int ahead = 1;
-    while (layout_raw(l, ahead)->kind == NEWLINE) ahead++;
-    return layout_raw(l, ahead);
+    while (lines_raw(l, ahead)->kind == NEWLINE) ahead++;
+    return lines_raw(l, ahead);
 }
 
-static const Open *innermost(const Layout *l) { return l->open.n ? &l->open.at[l->open.n - 1] : NULL; }
-static bool in_brackets(const Layout *l) { return l->open.n && is_opening(innermost(l)->token.kind); }
+static const Open *innermost(const Lines *l) { return l->open.n ? &l->open.at[l->open.n - 1] : NULL; }
+static bool in_brackets(const Lines *l) { return l->open.n && is_opening(innermost(l)->token.kind); }
 
-BlockKind layout_block(const Layout *l) {
+BlockKind lines_block(const Lines *l) {
     for (int i = l->open.n - 1; i >= 0; i--)
         if (l->open.at[i].token.kind == '{') return l->open.at[i].kind;
     return BLOCK_TOP;
 }
 
-Diag *layout_report(Layout *l, const char *code, const Token *token, const char *format, ...) {
+Diag *lines_report(Lines *l, const char *code, const Token *token, const char *format, ...) {
     va_list args;
     va_start(args, format);
     const char *message = arena_vprintf(l->p->arena, format, args);
@@ -43,19 +43,19 @@ Diag *layout_report(Layout *l, const char *code, const Token *token, const char 
 
 /* ---- passing tokens on ---- */
 
-static void emit(Layout *l, const Token *token) {
+static void emit(Lines *l, const Token *token) {
     vec_push(l->p->arena, &l->p->tokens, *token);
     l->in_statement = true;
 }
 
-static int32_t last_end(const Layout *l) { return l->p->tokens.n ? vec_last(&l->p->tokens).hi : 0; }
+static int32_t last_end(const Lines *l) { return l->p->tokens.n ? vec_last(&l->p->tokens).hi : 0; }
 
 /* A token that the text does not have, behind the last one. */
-static void emit_made(Layout *l, int kind) {
+static void emit_made(Lines *l, int kind) {
     emit(l, &(Token){.kind = kind, .lo = last_end(l), .hi = last_end(l), .column = -1, .reported = true});
 }
 
-static void end_statement(Layout *l) {
+static void end_statement(Lines *l) {
     if (l->in_statement) emit_made(l, NEWLINE);
     vec_last(&l->p->tokens).reported = false;
     l->in_statement = false;
@@ -74,7 +74,7 @@ static int32_t line_indent(const Parser *p, int32_t at) {
     return end - start;
 }
 
-static void open_bracket(Layout *l, const Token *token, BlockKind kind) {
+static void open_bracket(Lines *l, const Token *token, BlockKind kind) {
     vec_push(l->p->arena, &l->open, (Open){*token, kind, line_indent(l->p, token->lo)});
 }
 
@@ -96,16 +96,16 @@ static void find_unclosed(Parser *p) {
     }
 }
 
-static bool line_has_open_text(const Layout *l, const Token *opening) {
+static bool line_has_open_text(const Lines *l, const Token *opening) {
     for (int i = 0; i < l->p->raw.n; i++) {
         const Token *token = &l->p->raw.at[i];
-        if (token->kind == STRING && token->unclosed && token->lo > opening->lo && token->lo < layout_raw(l, 0)->hi) return true;
+        if (token->kind == STRING && token->unclosed && token->lo > opening->lo && token->lo < lines_raw(l, 0)->hi) return true;
     }
     return false;
 }
 
 /* Closes the innermost bracket, which the text leaves open. */
-static void close_bracket(Layout *l) {
+static void close_bracket(Lines *l) {
     const Token opening = innermost(l)->token;
     l->open.n--;
     int32_t at = last_end(l);
@@ -119,19 +119,19 @@ static void close_bracket(Layout *l) {
     emit_made(l, opening.kind == '(' ? ')' : ']');
 }
 
-static void close_brackets(Layout *l) {
+static void close_brackets(Lines *l) {
     while (in_brackets(l)) close_bracket(l);
 }
 
 /* ---- blocks ---- */
 
-static void emit_closing_brace(Layout *l) {
+static void emit_closing_brace(Lines *l) {
     end_statement(l);
     emit_made(l, '}');
 }
 
 /* Closes every open block: something stands here that can only stand outside all. */
-void layout_close_blocks(Layout *l, Span where, const char *what) {
+void lines_close_blocks(Lines *l, Span where, const char *what) {
     const Token *opening = l->wrong ? l->wrong : &innermost(l)->token;
     Diag *d = diag_error(l->p->s, "P0006", where, "%s, where a block is still open: a `}` is missing before it", what);
     diag_note(d, parser_span(l->p, opening->lo, opening->hi), "the block was opened here");
@@ -140,11 +140,11 @@ void layout_close_blocks(Layout *l, Span where, const char *what) {
     l->wrong = NULL;
 }
 
-static void open_block(Layout *l, const Token *token) {
+static void open_block(Lines *l, const Token *token) {
     close_brackets(l);
     if (!l->in_statement) {
-        const Token *before = l->i ? layout_raw(l, -1) : NULL;
-        layout_report(l, "P0001", token, "unexpected `{`");
+        const Token *before = l->i ? lines_raw(l, -1) : NULL;
+        lines_report(l, "P0001", token, "unexpected `{`");
         if (before && before->kind == '{') return; /* doubled: drop it */
         emit(l, &(Token){.kind = BAD, .lo = token->lo, .hi = token->lo, .column = -1, .reported = true});
         l->opens = BLOCK_UNKNOWN;
@@ -157,8 +157,8 @@ static void open_block(Layout *l, const Token *token) {
 }
 
 /* A head without its brace, before lines that stand further in. */
-static void add_missing_brace(Layout *l, const Token *next) {
-    int32_t indent = line_indent(l->p, layout_raw(l, 0)->lo), at = last_end(l);
+static void add_missing_brace(Lines *l, const Token *next) {
+    int32_t indent = line_indent(l->p, lines_raw(l, 0)->lo), at = last_end(l);
     if (next->kind != '}' && next->column <= indent) return;
     Diag *d = diag_error(l->p->s, "P0006", parser_span(l->p, at, at), "the block of this statement has no opening brace");
     diag_label(d, "expected `{`");
@@ -172,11 +172,11 @@ static void add_missing_brace(Layout *l, const Token *next) {
     l->open.at[l->open.n - 1].indent = indent;
 }
 
-static void close_block(Layout *l, const Token *token) {
+static void close_block(Lines *l, const Token *token) {
     close_brackets(l);
     const Open *open = innermost(l);
     if (!open) {
-        if (!l->lost) layout_report(l, "P0006", token, "`}` closes nothing");
+        if (!l->lost) lines_report(l, "P0006", token, "`}` closes nothing");
         return;
     }
     if (token->column >= 0 && token->column < open->indent && !l->wrong) {
@@ -189,8 +189,8 @@ static void close_block(Layout *l, const Token *token) {
     l->open.n--;
     if (!l->open.n) l->wrong = NULL;
     int ahead = 1;
-    while (layout_raw(l, ahead)->kind == NEWLINE) ahead++;
-    if (was_tensors && layout_takes_else(l, l->i + ahead)) {
+    while (lines_raw(l, ahead)->kind == NEWLINE) ahead++;
+    if (was_tensors && lines_takes_else(l, l->i + ahead)) {
         l->i += ahead - 1; /* the newline between goes */
         l->opens = BLOCK_TENSORS;
         l->needs_block = true;
@@ -206,7 +206,7 @@ static bool goes_on_after(int kind) {
     return false;
 }
 
-static void end_line(Layout *l) {
+static void end_line(Lines *l) {
     const Token *next = next_text(l);
     if (in_brackets(l)) {
         const Open *open = innermost(l);
@@ -223,18 +223,18 @@ static void end_line(Layout *l) {
     end_statement(l);
 }
 
-static void end_file(Layout *l, const Token *token) {
+static void end_file(Lines *l, const Token *token) {
     close_brackets(l);
     if (l->open.n) {
         int32_t at = last_end(l);
-        layout_close_blocks(l, parser_span(l->p, at, at), "the file ends");
+        lines_close_blocks(l, parser_span(l->p, at, at), "the file ends");
     }
     end_statement(l);
     emit(l, token);
 }
 
-static void layout_token(Layout *l) {
-    const Token *token = layout_raw(l, 0);
+static void lines_token(Lines *l) {
+    const Token *token = lines_raw(l, 0);
     switch (token->kind) {
     case NEWLINE: end_line(l); return;
     case '{': open_block(l, token); return;
@@ -245,19 +245,19 @@ static void layout_token(Layout *l) {
     if (!l->in_statement) {
         l->opens = BLOCK_UNKNOWN;
         l->head = token->kind;
-        layout_begin_statement(l);
+        lines_begin_statement(l);
     } else if (token->kind == NAME) {
-        layout_inner_word(l);
+        lines_inner_word(l);
     }
-    token = layout_raw(l, 0);
+    token = lines_raw(l, 0);
     if (is_opening(token->kind)) open_bracket(l, token, BLOCK_NONE);
     if (is_closing(token->kind) && in_brackets(l)) l->open.n--;
     if (token->kind == '=' && l->head == KW_MODEL && !in_brackets(l)) l->needs_block = false;
     emit(l, token);
 }
 
-void layout_tokens(Parser *p) {
+void lines_make(Parser *p) {
     find_unclosed(p);
-    Layout l = {.p = p, .opens = BLOCK_UNKNOWN};
-    for (l.i = 0; l.i < p->raw.n; l.i++) layout_token(&l);
+    Lines l = {.p = p, .opens = BLOCK_UNKNOWN};
+    for (l.i = 0; l.i < p->raw.n; l.i++) lines_token(&l);
 }

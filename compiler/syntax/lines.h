@@ -1,6 +1,6 @@
-/* Inside the layout: the state that layout.c (lines and brackets) and words.c (keywords) share. */
-#ifndef PLAN_LAYOUT_H
-#define PLAN_LAYOUT_H
+/* Inside the layout: the state that lines.c (lines and brackets) and words.c (keywords) share. */
+#ifndef PLAN_LINES_H
+#define PLAN_LINES_H
 
 #include "syntax/parse.h"
 
@@ -10,7 +10,7 @@ typedef struct Open {
     int32_t indent; /* of its line */
 } Open;
 
-typedef struct Layout {
+typedef struct Lines {
     Parser *p;
     int i;              /* the raw token at hand */
     VEC(Open) open;
@@ -21,7 +21,7 @@ typedef struct Layout {
     bool lost;          /* junk at the top level was reported: silent until the next declaration */
     const Token *wrong; /* the first brace that was closed by one of another indentation */
     Token wrong_token;
-} Layout;
+} Lines;
 
 typedef enum Place_ { PLACE_TOP, PLACE_TENSORS, PLACE_PLAN } StatementPlace;
 
@@ -34,15 +34,15 @@ typedef struct Keyword {
 
 /* words.c: what the name at the beginning of a statement is. Changes the kind of the raw token, fills head, opens and
  * needs_block. May find that blocks before it were never closed. */
-void layout_begin_statement(Layout *l);
+void lines_begin_statement(Lines *l);
 /* The words that are keywords inside a statement: as, like, and, or, not. */
-void layout_inner_word(Layout *l);
-bool layout_takes_else(Layout *l, int at);
+void lines_inner_word(Lines *l);
+bool lines_takes_else(Lines *l, int at);
 
-/* layout.c */
-BlockKind layout_block(const Layout *l);
-const Token *layout_raw(const Layout *l, int ahead);
-void layout_close_blocks(Layout *l, Span where, const char *what);
-Diag *layout_report(Layout *l, const char *code, const Token *token, const char *format, ...) __attribute__((format(printf, 4, 5)));
+/* lines.c */
+BlockKind lines_block(const Lines *l);
+const Token *lines_raw(const Lines *l, int ahead);
+void lines_close_blocks(Lines *l, Span where, const char *what);
+Diag *lines_report(Lines *l, const char *code, const Token *token, const char *format, ...) __attribute__((format(printf, 4, 5)));
 
 #endif

@@ -1,0 +1,54 @@
+/* Inside compiler/graph only: the making of a step's graphs. Each file makes some of them:
+ *   grad_to_step.c  sizes, names, count, body, eval      step_update.c  init, begin, update
+ *   step_batch.c    which values are finished sums       step_decode.c  sampling */
+#ifndef PLAN_GRAPH_STEP_H
+#define PLAN_GRAPH_STEP_H
+
+#include "graph/copy.h"
+
+/* A sum over the micro-batches of a step that becomes a result: the loss, a logged value. */
+typedef struct Running {
+    Name name; /* of the result */
+    Tensor *sum;
+} Running;
+
+typedef struct Stepper {
+    Session *s;
+    Arena *arena;
+    const Train *train;
+    const Plan *plan;
+    const ModelGraph *model;
+    Step *step;
+    Tensor *lr, *number, *seed, *position; /* scalars; number: `step` */
+    Tensor *targets, *targets_partial;     /* weights of the targets, summed; NULL without a mask */
+    VEC(Running) running;
+    Map micro_dims;    /* Dim -> Dim: those of a micro-batch */
+    Map micro_tensors; /* Tensor -> Tensor: shared by count, body and eval */
+    int n_weights;     /* trained ones, with their gradients' tensors */
+    Tensor **weights, **gradients;
+} Stepper;
+
+Name step_name(Stepper *st, const char *format, ...) __attribute__((format(printf, 2, 3)));
+Tensor *step_tensor(Stepper *st, Name name, TensorClass class, DType dtype, Shape shape);
+/* An empty graph with the model's dimensions, those in `replaced` exchanged. */
+Graph *step_graph(Stepper *st, const char *name, const Map *replaced);
+Builder step_builder(Graph *graph);
+Node *step_input(Builder *b, Tensor *tensor); /* one node for each tensor */
+void step_output(Graph *graph, Tensor *tensor, Node *value, bool accumulate);
+bool dim_is_batch(const Dim *dim); /* the batch, or a second name of it */
+
+/* Simplifies in place with a rule. */
+void graph_rewrite(Graph *graph, CopyRule *rule, void *context);
+/* Leaves dropout away. */
+Node *rule_without_dropout(Copy *copy, const Node *node, Node *const *in);
+
+/* What a scalar that is computed in each micro-batch adds to the step's: itself when it is a sum over samples, its share
+ * 1/micros when it does not depend on samples. NULL after a diagnostic, when it is neither a sum of the two. */
+Node *step_share(Stepper *st, Graph *graph, Node *value);
+
+Graph *step_init(Stepper *st);
+Graph *step_begin(Stepper *st);
+Graph *step_update(Stepper *st);
+Graph *step_decode(Stepper *st); /* NULL for models that cannot be sampled token by token */
+
+#endif

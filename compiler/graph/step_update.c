@@ -1,0 +1,152 @@
+/* What runs once: initial weights, clearing of accumulators, and the update with clipping. */
+#include "graph/step.h"
+
+#include <math.h>
+
+static Node *filled(Builder *b, const Tensor *tensor, double value) {
+    return build_broadcast(b, build_const(b, tensor->dtype, value), &tensor->shape);
+}
+
+/* ---- moments ------------------------------------------------------------------------------------------------------------- */
+
+enum { MAX_MOMENTS = 2 };
+
+static int moment_count(const Optimizer *optimizer) {
+    if (optimizer->kind == OPT_ADAMW) return 2;
+    return optimizer->momentum != 0 ? 1 : 0;
+}
+
+/* One tensor for each weight and moment, the same in init and update. */
+static Tensor *moment(Stepper *st, Tensor *weight, int which) {
+    const char *prefix = st->train->optimizer.kind == OPT_ADAMW ? which == 0 ? "adam.m" : "adam.v" : "sgd.m";
+    Name name = step_name(st, "%s.%s", prefix, weight->name);
+    for (int i = 0; st->step->init && i < st->step->init->tensors.n; i++)
+        if (st->step->init->tensors.at[i]->name == name) return st->step->init->tensors.at[i];
+    Tensor *tensor = step_tensor(st, name, CLASS_MOMENT, DT_F32, weight->shape);
+    tensor->of = weight;
+    tensor->span = weight->span;
+    return tensor;
+}
+
+/* ---- init ------------------------------------------------------------------------------------------------------------------- */
+
+static Node *initial_value(Stepper *st, Builder *b, const Init *init) {
+    AttrValue attrs[2] = {{.integer = (int64_t)init->key}, {.dims = init->weight->shape}};
+    Node *seed = step_input(b, st->seed);
+    if (init->kind == INIT_CONST) return filled(b, init->weight, init->a);
+    if (init->kind == INIT_NORMAL) return build_scale(b, build_op(b, OP_RANDOM_NORMAL, &seed, 1, attrs), init->a);
+    Node *unit = build_op(b, OP_RANDOM_UNIFORM, &seed, 1, attrs);
+    return build_binary(b, OP_ADD, build_scale(b, unit, init->b - init->a), build_const(b, DT_F32, init->a));
+}
+
+/* A stacked weight is one random tensor, so its numbers do not depend on where a layer is kept. */
+Graph *step_init(Stepper *st) {
+    Graph *graph = step_graph(st, "init", NULL);
+    Builder b = step_builder(graph);
+    for (int i = 0; i < st->model->inits.n; i++) {
+        const Init *init = &st->model->inits.at[i];
+        b.span = init->weight->span;
+        step_output(graph, init->weight, initial_value(st, &b, init), false);
+    }
+    for (int i = 0; i < st->n_weights; i++)
+        for (int k = 0; k < moment_count(&st->train->optimizer); k++) {
+            Tensor *tensor = moment(st, st->weights[i], k);
+            b.span = tensor->span;
+            step_output(graph, tensor, filled(&b, tensor, 0), false);
+        }
+    graph_simplify(graph);
+    return graph;
+}
+
+/* ---- begin ------------------------------------------------------------------------------------------------------------------ */
+
+Graph *step_begin(Stepper *st) {
+    if (st->step->micros == 1) return NULL; /* sums of one are written, not added */
+    Graph *graph = step_graph(st, "begin", NULL);
+    Builder b = step_builder(graph);
+    for (int i = 0; i < st->n_weights; i++) step_output(graph, st->gradients[i], filled(&b, st->gradients[i], 0), false);
+    for (int i = 0; i < st->running.n; i++) step_output(graph, st->running.at[i].sum, filled(&b, st->running.at[i].sum, 0), false);
+    if (st->targets) step_output(graph, st->targets_partial, filled(&b, st->targets_partial, 0), false);
+    graph_simplify(graph);
+    return graph;
+}
+
+/* ---- update ----------------------------------------------------------------------------------------------------------------- */
+
+/* The last component of a logical name: "layers.attention.wq" -> "wq". */
+static const char *last_component(const char *name) {
+    const char *dot = strrchr(name, '.');
+    return dot ? dot + 1 : name;
+}
+
+/* The first group with a word that means the weight: its own name, or the word that its layer gave it. */
+static const ParameterGroup *group_of(const Optimizer *optimizer, const Tensor *weight) {
+    for (int i = 0; i < optimizer->groups.n; i++)
+        for (int k = 0; k < optimizer->groups.at[i].words.n; k++) {
+            Name word = optimizer->groups.at[i].words.at[k];
+            if (word == weight->group || word == weight->name || strcmp(word, last_component(weight->name)) == 0)
+                return &optimizer->groups.at[i];
+        }
+    return NULL;
+}
+
+double step_weight_decay(const Train *train, const Tensor *weight) {
+    const ParameterGroup *group = group_of(&train->optimizer, weight);
+    return group && !isnan(group->weight_decay) ? group->weight_decay : train->optimizer.weight_decay;
+}
+
+static Node *gradient_norm(Stepper *st, Builder *b) {
+    Node *sum = build_const(b, DT_F32, 0);
+    for (int i = 0; i < st->n_weights; i++) {
+        Node *g = step_input(b, st->gradients[i]);
+        b->span = st->weights[i]->span;
+        sum = build_binary(b, OP_ADD, sum, build_reduce(b, OP_SUM, build_binary(b, OP_MUL, g, g), &g->shape));
+    }
+    return build_unary(b, OP_SQRT, sum);
+}
+
+/* min(1, clip / (norm + 1e-6)), as the others do it; NULL without clipping. */
+static Node *clip_factor(Stepper *st, Builder *b, Node *norm) {
+    if (isnan(st->train->clip)) return NULL;
+    Node *room = build_binary(b, OP_ADD, norm, build_const(b, DT_F32, 1e-6));
+    Node *factor = build_binary(b, OP_DIV, build_const(b, DT_F32, st->train->clip), room);
+    return build_binary(b, OP_MIN, factor, build_const(b, DT_F32, 1));
+}
+
+static void update_weight(Stepper *st, Builder *b, int i, Node *clip) {
+    const Optimizer *optimizer = &st->train->optimizer;
+    Tensor *weight = st->weights[i];
+    const ParameterGroup *group = group_of(optimizer, weight);
+    double decay = step_weight_decay(st->train, weight);
+    Node *lr = step_input(b, st->lr), *w = step_input(b, weight), *g = step_input(b, st->gradients[i]);
+    b->span = weight->span;
+    if (group && !isnan(group->lr_scale)) lr = build_scale(b, lr, group->lr_scale);
+    if (clip) g = build_binary(b, OP_MUL, g, clip);
+    Node *m = moment_count(optimizer) > 0 ? step_input(b, moment(st, weight, 0)) : filled(b, weight, 0), *updated;
+    if (optimizer->kind == OPT_ADAMW) {
+        AttrValue attrs[] = {{.number = optimizer->beta1}, {.number = optimizer->beta2}, {.number = optimizer->epsilon}, {.number = decay}};
+        Node *in[] = {w, g, m, step_input(b, moment(st, weight, 1)), lr, step_input(b, st->number)};
+        updated = build_op(b, OP_ADAMW, in, 6, attrs);
+    } else {
+        AttrValue attrs[] = {{.number = optimizer->momentum}, {.number = decay}};
+        updated = build_op(b, OP_SGD, (Node *[]){w, g, m, lr}, 4, attrs);
+    }
+    step_output(b->graph, weight, build_result(b, updated, 0), false);
+    for (int k = 0; k < moment_count(optimizer); k++)
+        step_output(b->graph, moment(st, weight, k), build_result(b, updated, k + 1), false);
+}
+
+Graph *step_update(Stepper *st) {
+    Graph *graph = step_graph(st, "update", NULL);
+    Builder b = step_builder(graph);
+    for (int i = 0; i < st->running.n; i++) {
+        Tensor *result = step_tensor(st, st->running.at[i].name, CLASS_RESULT, DT_F32, (Shape){0});
+        step_output(graph, result, step_input(&b, st->running.at[i].sum), false);
+    }
+    Node *norm = gradient_norm(st, &b);
+    step_output(graph, step_tensor(st, step_name(st, "grad_norm"), CLASS_RESULT, DT_F32, (Shape){0}), norm, false);
+    Node *clip = clip_factor(st, &b, norm);
+    for (int i = 0; i < st->n_weights; i++) update_weight(st, &b, i, clip);
+    graph_simplify(graph);
+    return graph;
+}
