@@ -221,6 +221,16 @@ static void parse_factors(Parser *p, Dim *dim) {
     dim_set_factors(p->graph->arena, dim, factors, n);
 }
 
+/* A dimension that was named before stands where it is declared, so that printing gives the same text again. */
+static void move_to_end(Graph *graph, Dim *dim) {
+    for (int i = dim->id; i + 1 < graph->dims.n; i++) {
+        graph->dims.at[i] = graph->dims.at[i + 1];
+        graph->dims.at[i]->id = i;
+    }
+    dim->id = graph->dims.n - 1;
+    graph->dims.at[dim->id] = dim;
+}
+
 static void parse_dim_line(Parser *p) {
     do {
         skip(p, false);
@@ -232,6 +242,7 @@ static void parse_dim_line(Parser *p) {
             fail(p, lo, "a dimension that is not declared yet");
             return;
         }
+        move_to_end(p->graph, dim);
         dim->span = span_from(p, lo);
         expect(p, "=");
         dim->size = read_integer(p);

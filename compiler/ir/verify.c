@@ -258,7 +258,7 @@ static void check_dims(Verifier *v) {
             fault(v, NULL, "dimension %s has size %lld", dim->name, (long long)dim->size);
         else if (map_get(&names, dim->name))
             fault(v, NULL, "dimension %s stands twice", dim->name);
-        if (dim->like && dim->like->size != dim->size)
+        if (dim->like && !dim->like->at_position && dim->like->size != dim->size)
             fault(v, NULL, "dimension %s (%lld) is like %s (%lld)", dim->name, (long long)dim->size, dim->like->name,
                   (long long)dim->like->size);
         int64_t product = 1;

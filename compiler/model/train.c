@@ -309,10 +309,27 @@ static void read_settings_alone(TrainReader *t) {
 
 /* ---- what must be there, and what must fit together --------------------------------------------------------------------- */
 
-static void ask_for(TrainReader *t, const char *property, const char *example, bool given) {
-    if (given || stated(t, property)) return;
-    Diag *d = diag_error(t->r->s, "P0501", t->train->span, "`train` does not say `%s`", property);
-    diag_help(d, "add a line like `%s`", example);
+/* One message for everything that is missing: each with a line that would do. */
+static void ask_for_missing(TrainReader *t) {
+    const struct {
+        const char *name, *example;
+        bool given;
+    } needed[] = {{"model", "model GPT2", false},
+                  {"data", "data text(\"corpus/*.txt\")", false},
+                  {"batch", "batch 32", t->train->batch > 0},
+                  {"steps", "steps 1000", t->train->steps > 0},
+                  {"optimizer", "optimizer adamw(lr = 3e-4)", false}};
+    enum { N = sizeof needed / sizeof needed[0] };
+    const char *missing[N], *examples[N];
+    int n = 0;
+    for (int i = 0; i < N; i++) {
+        if (needed[i].given || stated(t, needed[i].name)) continue;
+        missing[n] = needed[i].name;
+        examples[n++] = needed[i].example;
+    }
+    if (n == 0) return;
+    Diag *d = diag_error(t->r->s, "P0501", t->train->span, "`train` does not say %s", list_text(t->r->arena, missing, n, " and "));
+    diag_help(d, n == 1 ? "add a line like %s" : "add lines like %s", list_text(t->r->arena, examples, n, ", "));
 }
 
 static Span property_span(const TrainReader *t, const char *property) {
@@ -372,12 +389,6 @@ void train_resolve(Resolver *r, FileScope *scope, const Stmt *stmt) {
         }
     }
     read_settings_alone(&t);
-    if (!misspelt) {
-        ask_for(&t, "model", "model GPT2", false);
-        ask_for(&t, "data", "data text(\"corpus/*.txt\")", false);
-        ask_for(&t, "batch", "batch 32", train->batch > 0);
-        ask_for(&t, "steps", "steps 1000", train->steps > 0);
-        ask_for(&t, "optimizer", "optimizer adamw(lr = 3e-4)", false);
-    }
+    if (!misspelt) ask_for_missing(&t);
     check_together(&t);
 }

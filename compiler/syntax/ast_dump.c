@@ -1,6 +1,8 @@
 /* The syntax tree as indented text, for --emit ast and for tests: a statement a line, expressions in prefix form. */
 #include "syntax/ast.h"
 
+#include <stdlib.h>
+
 static void dump_expr(const Expr *e, Text *out);
 
 static void dump_exprs(const ExprList *list, Text *out) {
@@ -35,6 +37,16 @@ static void dump_text(const char *text, Text *out) {
     text_puts(out, "\"");
 }
 
+/* The shortest digits that read back as the same number. */
+static void dump_number(double number, Text *out) {
+    char digits[40];
+    for (int precision = 1; precision <= 17; precision++) {
+        snprintf(digits, sizeof digits, "%.*g", precision, number);
+        if (strtod(digits, NULL) == number) break;
+    }
+    text_puts(out, digits);
+}
+
 static void dump_expr(const Expr *e, Text *out) {
     static const char *const binary[] = {"+", "-", "*", "/", "==", "!=", "<", "<=", ">", ">=", "and", "or"};
     switch (e->kind) {
@@ -45,7 +57,10 @@ static void dump_expr(const Expr *e, Text *out) {
         text_printf(out, ".%s", e->name);
         return;
     case EXPR_INT: text_printf(out, "%lld%s%s", (long long)e->integer, e->name ? " " : "", e->name ? e->name : ""); return;
-    case EXPR_FLOAT: text_printf(out, "%.17g%s%s", e->number, e->name ? " " : "", e->name ? e->name : ""); return;
+    case EXPR_FLOAT:
+        dump_number(e->number, out);
+        text_printf(out, "%s%s", e->name ? " " : "", e->name ? e->name : "");
+        return;
     case EXPR_STRING: dump_text(e->text, out); return;
     case EXPR_CALL: dump_call(e, out); return;
     case EXPR_TUPLE: text_puts(out, "(tuple"); break;

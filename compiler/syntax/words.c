@@ -222,6 +222,6 @@ void lines_inner_word(Lines *l) {
     } else if (is_name(token, "and") || is_name(token, "or")) {
         if (after_value && begins_value(next)) token->kind = token->name[0] == 'a' ? AND : OR;
     } else if (is_name(token, "not")) {
-        if (!after_value && begins_value(next) && next != '(') token->kind = NOT;
+        if (!after_value && begins_value(next)) token->kind = NOT;
     }
 }

@@ -85,8 +85,8 @@ static int count_cpus(PrtRun *run) {
     cpu_set_t set;
     run->n_cpus = 0;
     if (!sched_getaffinity(0, sizeof set, &set)) {
-        for (int i = 0; i < CPU_SETSIZE && run->n_cpus < 1024; i++) {
-            if (CPU_ISSET(i, &set)) run->cpus[run->n_cpus++] = i;
+        for (size_t i = 0; i < CPU_SETSIZE && run->n_cpus < 1024; i++) {
+            if (CPU_ISSET(i, &set)) run->cpus[run->n_cpus++] = (int)i;
         }
     }
     int cores = run->n_cpus > 0 ? run->n_cpus : 1;

@@ -60,7 +60,7 @@ static bool resume(PrtRun *run, char *why, size_t size) {
     }
     run->loads_moments = true;
     if (run->state.seed != p->seed) {
-        snprintf(why, size, "`%s` was made with seed %lld, the program has %lld: the order of the data would change; use `--set seed=%lld`",
+        snprintf(why, size, "`%.1500s` was made with seed %lld, the program has %lld: the order of the data would change; use `--set seed=%lld`",
                  run->from, (long long)run->state.seed, (long long)p->seed, (long long)run->state.seed);
         return false;
     }

@@ -4,7 +4,7 @@
  * this machine can). Operands end at a page that must not be touched, gaps between elements hold NaN in operands and a
  * mark in results; every result is computed with 1, 2 and 3 threads and must have the same bits. */
 #include "codegen/codegen.h"
-#include "core/rank.h"
+#include "cpu/threads.h"
 
 #include <dlfcn.h>
 #include <math.h>
@@ -39,6 +39,7 @@ typedef struct Library {
     void (*scatter)(PrtRank *, const PrtScatter *, void *const *);
     void (*copy)(PrtRank *, void *, const void *, int64_t);
     void (*loop)(PrtRank *, PrtKernel *, void *const *, int64_t, int64_t);
+    void (*tasks)(PrtRank *, PrtTask *, void *, int64_t);
     PrtRank ranks[MAX_THREADS + 1]; /* by number of threads */
 } Library;
 
@@ -126,6 +127,7 @@ static bool library_open(const Level *level, Library *lib) {
         {"prt_product", (void **)&lib->product},    {"prt_attend", (void **)&lib->attend},
         {"prt_attend_grad", (void **)&lib->attend_grad}, {"prt_scatter", (void **)&lib->scatter},
         {"prt_copy", (void **)&lib->copy},          {"prt_loop", (void **)&lib->loop},
+        {"prt_tasks", (void **)&lib->tasks},
     };
     for (size_t i = 0; i < sizeof symbols / sizeof symbols[0]; i++) {
         *symbols[i].to = dlsym(lib->handle, symbols[i].name);
@@ -592,6 +594,28 @@ static void count_rows(void *const *pointers, int64_t lo, int64_t hi) {
     for (int64_t i = lo; i < hi; i++) atomic_fetch_add(&calls[i], 1);
 }
 
+typedef struct Count { _Atomic int *calls; _Atomic int total; } Count;
+static void count_task(void *context, int thread, int64_t task) {
+    Count *count = context;
+    assert_in_range(thread, 0, MAX_THREADS - 1);
+    atomic_fetch_add(&count->calls[task], 1);
+    atomic_fetch_add(&count->total, 1);
+}
+
+/* Many tiny tasks and jobs: threads wake late, race for tasks, and meet the next job. */
+static void check_tasks(Library *lib) {
+    enum { TASKS = 400, JOBS = 3000 };
+    static _Atomic int calls[TASKS];
+    for (int threads = 1; threads <= MAX_THREADS; threads++)
+        for (int job = 0; job < JOBS; job++) {
+            int64_t n = random_in(1, TASKS);
+            Count count = {.calls = calls};
+            lib->tasks(&lib->ranks[threads], count_task, &count, n);
+            assert_int_equal(count.total, n);
+            for (int64_t i = 0; i < n; i++) assert_int_equal(atomic_exchange(&calls[i], 0), 1);
+        }
+}
+
 static void check_loops(Library *lib) {
     enum { ROWS = 5000 };
     static _Atomic int calls[ROWS];
@@ -626,6 +650,7 @@ static void run_level(const Level *level) {
     check_large_products(&lib);
     check_attention(&lib);
     check_scatter(&lib);
+    check_tasks(&lib);
     check_loops(&lib);
     library_close(&lib);
 }

@@ -423,9 +423,9 @@ static void try_sharding(Trial *t) {
         for (int64_t ranks = 2; ranks <= 4; ranks *= 2)
             if (can_cut(&written->top, written->dims.at[first], ranks)) compare_sharded(t, &first, &ranks, 1);
         for (int second = 0; second < written->dims.n; second++) {
-            int64_t parts = first == second ? 4 : 2;
-            if (!can_cut(&written->top, written->dims.at[first], parts) || !can_cut(&written->top, written->dims.at[second], parts))
-                continue;
+            const Dim *a = written->dims.at[first], *b = written->dims.at[second];
+            int64_t parts = dim_is_cut_by(a, b) ? 4 : 2;
+            if (!can_cut(&written->top, a, parts) || !can_cut(&written->top, b, parts)) continue;
             compare_sharded(t, (int[]){first, second}, (int64_t[]){2, 2}, 2);
         }
     }
