@@ -329,21 +329,28 @@ static int yyreport_syntax_error(const yypcontext_t *context, Parser *p) {
     static const char *const operators[] = {"`+`", "`-`", "`*`", "`/`", "`==`", "`!=`", "`<`", "`<=`", "`>`", "`>=`",
                                             "`and`", "`or`", "`along`", "`..`", "`->`", NULL};
     static const char *const values[] = {"a name", "a whole number", "a number", "a text in quotes", "`not`", "`-`", "`(`", "`[`", NULL};
+    static const char *const goes_on[] = {"`.`", "`(`", "`=`", "`:`", "`padded`", "`uneven`", "`repeated`", NULL};
     yysymbol_kind_t kinds[YYNTOKENS];
     int n = yypcontext_expected_tokens(context, kinds, YYNTOKENS);
-    bool whole_number = false, name = false;
+    bool whole_number = false, name = false, assignment = false, rule = false;
     for (int i = 0; i < n; i++) {
         whole_number |= kinds[i] == YYSYMBOL_INT;
         name |= kinds[i] == YYSYMBOL_NAME;
+        rule |= kinds[i] == YYSYMBOL_ON;
+        assignment |= !strcmp(yysymbol_name(kinds[i]), "`=`");
     }
     bool value = whole_number && name;
     Expected expected = {.n = 0};
+    if (assignment && rule) expected = (Expected){{"`=`", "`on`"}, 2};
     if (value) expected.what[expected.n++] = "a value";
-    for (int i = 0; i < n && expected.n <= MOST_EXPECTED; i++) {
-        const char *what = yysymbol_name(kinds[i]);
-        if (value ? is_one_of(what, values) || is_one_of(what, operators) : is_one_of(what, operators)) continue;
-        expected.what[expected.n++] = what;
-    }
+    /* First what ends or parts; only when there is none of that, what merely goes on. */
+    for (int pass = 0; pass < 2 && !expected.n; pass++)
+        for (int i = 0; i < n && expected.n <= MOST_EXPECTED; i++) {
+            const char *what = yysymbol_name(kinds[i]);
+            if (is_one_of(what, operators) || (value && is_one_of(what, values))) continue;
+            if (!pass && !value && is_one_of(what, goes_on)) continue;
+            expected.what[expected.n++] = what;
+        }
     report_syntax_error(p, *yypcontext_location(context), &expected);
     return 0;
 }

@@ -127,6 +127,9 @@ void diag_flush(Session *s, FILE *out, bool color);
 /* One JSON object a line, with the fields of rustc's --error-format=json. */
 void diag_flush_json(Session *s, FILE *out);
 int diag_count(const Session *s, Severity severity);
+/* Whether an error was reported in this span, with a code that begins like this ("P00": of the parser). What was left
+ * out after a mistake proves nothing: later stages ask before they call something missing. */
+bool diag_any_error(const Session *s, const char *code, Span within);
 
 /* The candidate nearest to `word` by edit distance (at most a third of its length, at least 1), or NULL. */
 Name nearest_name(Name word, const Name *candidates, int n);

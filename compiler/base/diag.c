@@ -64,6 +64,16 @@ void diag_fix(Diag *d, Span span, const char *replacement) {
     vec_push(d->session->arena, &d->fixes, (DiagChild){span, NULL, own});
 }
 
+bool diag_any_error(const Session *s, const char *code, Span within) {
+    for (int i = 0; i < s->diags.n; i++) {
+        const Diag *d = s->diags.at[i];
+        if (d->severity == SEV_ERROR && strncmp(d->code, code, strlen(code)) == 0 && d->span.file == within.file &&
+            d->span.lo >= within.lo && d->span.lo <= within.hi)
+            return true;
+    }
+    return false;
+}
+
 int diag_count(const Session *s, Severity severity) { return s->counts[severity]; }
 
 const char *severity_name(Severity severity) {

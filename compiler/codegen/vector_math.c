@@ -112,7 +112,7 @@ static V trig(Codegen *g, V x, int quarter) {
     r = cg_fma(g, n, number(x, -(double)(float)MATH_PIO2_3), r);
     V z = cg_fmul(g, r, r);
     V s = cg_fmul(g, horner(g, z, math_sin_poly, MATH_COUNT(math_sin_poly)), z);
-    s = cg_fadd(g, cg_fmul(g, s, r), r);
+    s = cg_fma(g, s, r, r);
     V rest = cg_fma(g, z, number(x, -0.5), number(x, 1));
     V c = cg_fma(g, horner(g, z, math_cos_poly, MATH_COUNT(math_cos_poly)), cg_fmul(g, z, z), rest);
     V odd = cg_icmp(g, LLVMIntNE, and_(g, quadrant, 1), whole(bits, 0));

@@ -77,7 +77,9 @@ typedef struct Scope {
     Name dim_path;    /* of its own dimensions: "attention"; NULL in the model */
     Map symbols;      /* Name -> Symbol * */
     bool returned;
-    bool poisoned;    /* an unknown name was reported: then nothing is said about unused ones */
+    bool poisoned;    /* a mistake hides what the body says: nothing is called missing or unused */
+    bool broken;      /* the parser left something out: a name may be unknown only for that */
+    Map unknown;      /* Name -> anything: reported once */
     Value result;
 } Scope;
 
@@ -87,7 +89,7 @@ struct Frame {
     Region *region;
     LocalDim *dim;
     Scope *scope; /* in which the repeat stands */
-    int64_t times; /* how often its body runs in all */
+    Span head; /* of the statement */
     Map captured; /* Node * of the parent -> Node * parameter */
     VEC(Node *) slice_inputs; VEC(Node *) slice_params;
     VEC(Node *) capture_inputs; VEC(Node *) capture_params;
@@ -125,6 +127,8 @@ Diag *elaborate_error(Elaborator *e, const char *code, Span span, const char *fo
 /* Where a message about `span` belongs: the innermost call outside the standard library. */
 Span elaborate_site(const Elaborator *e, Span span);
 
+/* A scope for the body of a model or a layer. */
+Scope scope_new(Elaborator *e, const Ast *file, const Stmt *decl, Span call);
 Symbol *scope_get(const Elaborator *e, Name name); /* NULL when absent or no longer visible */
 /* NULL after a diagnostic: the name is taken. */
 Symbol *scope_declare(Elaborator *e, Name name, SymbolKind kind, Span span, Value value);

@@ -264,7 +264,7 @@ Value layer_call(Elaborator *e, const Expr *call, const Value *callee) {
     Binder k = {.e = e, .call = call, .layer = layer, .arguments = NEW_N(e->arena, Argument, layer->params.n + 1), .ok = true};
     arguments_sort(&k);
     if (!k.ok || is_recursive(e, call, layer)) return poison();
-    Scope scope = {.caller = e->scope, .file = callee->file, .decl = layer, .call = call->span, .result = poison()};
+    Scope scope = scope_new(e, callee->file, layer, call->span);
     scope.path = path_unique(e, e->scope->path, layer->name);
     const char *last = strrchr(scope.path, '.');
     scope.dim_path = path_join(e, e->scope->dim_path, last ? intern(e->s->names, last + 1) : scope.path);

@@ -186,8 +186,7 @@ void repeat_statement(Elaborator *e, const Stmt *stmt) {
         initial[i] = symbol ? initial_value(e, symbol) : NULL;
     }
     Frame *frame = NEW(e->arena, Frame);
-    *frame = (Frame){.parent = e->frame, .dim = local, .scope = e->scope};
-    frame->times = local->size * (e->frame ? e->frame->times : 1);
+    *frame = (Frame){.parent = e->frame, .dim = local, .scope = e->scope, .head = stmt->head};
     frame->region = region_open(&e->b, dim_use(e, local), false);
     e->frame = frame;
     open_carries(e, frame, &names, initial);

@@ -67,6 +67,12 @@ const char *symbol_kind_text(SymbolKind kind) {
     return text[kind];
 }
 
+Scope scope_new(Elaborator *e, const Ast *file, const Stmt *decl, Span call) {
+    Scope scope = {.caller = e->scope, .file = file, .decl = decl, .call = call, .result = poison()};
+    scope.broken = scope.poisoned = diag_any_error(e->s, "P00", decl->span);
+    return scope;
+}
+
 static Symbol *scope_any(const Elaborator *e, Name name) {
     return e->scope ? map_get(&e->scope->symbols, name) : NULL;
 }
@@ -121,8 +127,16 @@ static void add_function_names(Elaborator *e, NameList *list, Name word) {
     add_candidate(e, list, word, intern(e->s->names, "position"));
 }
 
-void name_unknown(Elaborator *e, Name name, Span span) {
+/* Whether nothing need be said about an unknown name: it was said, or its declaration may have been left out. */
+static bool unknown_silent(Elaborator *e, Name name) {
     e->scope->poisoned = true;
+    if (e->scope->broken || map_get(&e->scope->unknown, name)) return true;
+    map_put(e->arena, &e->scope->unknown, name, e);
+    return false;
+}
+
+void name_unknown(Elaborator *e, Name name, Span span) {
+    if (unknown_silent(e, name)) return;
     const Symbol *gone = scope_any(e, name);
     if (gone) {
         Diag *d = elaborate_error(e, "P0152", span, "`%s` is not visible here: it is first defined inside `repeat %s`", name,
@@ -181,11 +195,22 @@ static const char *imported_layer(Elaborator *e, Name name) {
     return NULL;
 }
 
+/* An import was misspelt or left out: then nothing is said about names that it may have had. */
+static bool imports_failed(const Elaborator *e) {
+    int32_t file = e->scope->file->file;
+    Span whole = {file, 0, INT32_MAX}, first = {file, 0, e->scope->decl->span.lo};
+    return diag_any_error(e->s, "P012", whole) || diag_any_error(e->s, "P00", first);
+}
+
 /* The layers of an imported file, for messages. */
 static void layer_unknown(Elaborator *e, const Expr *callee) {
     const Expr *head = callee->args.n ? callee->args.at[0] : NULL;
     const Ast *file = head && head->kind == EXPR_NAME ? map_get(&e->program->imported, head->name) : NULL;
-    e->scope->poisoned = true;
+    if (!file && imports_failed(e)) {
+        e->scope->poisoned = true;
+        return;
+    }
+    if (unknown_silent(e, file || !head || !head->name ? callee->name : head->name)) return;
     if (!file) {
         if (head && head->kind == EXPR_NAME) {
             NameList names = {0};
@@ -221,10 +246,10 @@ Value callee_value(Elaborator *e, const Expr *callee) {
             diag_note(d, symbol->span, "declared here");
             return poison();
         }
+        if (unknown_silent(e, callee->name)) return poison();
         NameList names = {0};
         add_function_names(e, &names, callee->name);
         const char *meant = imported_layer(e, callee->name);
-        e->scope->poisoned = true;
         Diag *d = elaborate_error(e, "P0153", callee->span, "there is no operator or layer `%s`", callee->name);
         if (meant) diag_help(d, "did you mean `%s`?", meant);
         else if (nearest_name(callee->name, names.at, names.n)) help_candidates(e, d, callee->name, callee->span, names.at, names.n);

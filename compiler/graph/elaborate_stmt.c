@@ -40,6 +40,7 @@ static void assign_loss(Elaborator *e, const Stmt *stmt, const Value *v) {
     if (v->kind == VALUE_POISON) return;
     if (e->frame) {
         Diag *d = elaborate_error(e, "P0168", stmt->head, "`loss` is assigned inside a repeat");
+        diag_note(d, e->frame->head, "the repeat begins here");
         diag_help(d, "assign it once, after the repeat; inside, `auxiliary x` adds x to the loss in each round");
         e->loss = poison();
     } else if (v->kind != VALUE_TENSOR || !dtype_is_float(v->node->dtype)) {
@@ -60,6 +61,12 @@ static void assign_statement(Elaborator *e, const Stmt *stmt) {
         v = poison();
     }
     if (is_model(e) && strcmp(stmt->name, "loss") == 0) assign_loss(e, stmt, &v);
+    if (strcmp(stmt->name, "dim") == 0 && v.kind == VALUE_NUMBER) {
+        Diag *d = elaborate_error(e, "P0161", stmt->name_span, "`dim` declares nothing here: a name is missing after it");
+        diag_help(d, "write `dim width = %g`", v.number);
+        e->scope->broken = e->scope->poisoned = true;
+        return;
+    }
     assign(e, stmt->name, stmt->name_span, v);
 }
 
@@ -113,6 +120,11 @@ static void misplaced(Elaborator *e, const Stmt *stmt) {
     elaborate_error(e, "P0171", stmt->head, "this statement cannot stand in a %s", is_model(e) ? "model" : "layer");
 }
 
+static void misplaced_data(Elaborator *e, const Stmt *stmt) {
+    Diag *d = elaborate_error(e, "P0171", stmt->head, "`%s` stands in a model, outside every repeat", stmt->kind == STMT_INPUT ? "input" : "target");
+    if (e->frame && e->frame->scope == e->scope) diag_note(d, e->frame->head, "the repeat begins here");
+}
+
 static void statement(Elaborator *e, const Stmt *stmt) {
     bool outer = !e->frame || e->frame->scope != e->scope;
     switch (stmt->kind) {
@@ -125,7 +137,7 @@ static void statement(Elaborator *e, const Stmt *stmt) {
             else target_statement(e, stmt);
             break;
         }
-        elaborate_error(e, "P0171", stmt->head, "`%s` stands in a model, outside every repeat", stmt->kind == STMT_INPUT ? "input" : "target");
+        misplaced_data(e, stmt);
         scope_declare(e, stmt->name, SYMBOL_INPUT, stmt->name_span, poison());
         break;
     case STMT_WEIGHT: weight_statement(e, stmt); break;

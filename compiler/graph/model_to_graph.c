@@ -72,14 +72,24 @@ static void add_results(Elaborator *e) {
     model->batch = e->batch->dim;
 }
 
+/* A misspelt `loss` is reported where it is assigned. */
 static void missing_loss(Elaborator *e, const Stmt *decl) {
-    if (e->has_loss) return;
-    Diag *d = diag_error(e->s, "P0175", decl->head, "model `%s` has no `loss`", decl->name);
+    Span whole = {decl->span.file, 0, INT32_MAX};
+    if (e->has_loss || diag_any_error(e->s, "P00", whole)) return;
     VEC(Name) names = {0};
-    for (int i = 0; i < e->scope->symbols.n; i++) vec_push(e->arena, &names, e->scope->symbols.entries[i].key);
+    for (int i = 0; i < e->scope->symbols.n; i++) {
+        const Symbol *symbol = e->scope->symbols.entries[i].value;
+        if (symbol->kind == SYMBOL_VARIABLE) vec_push(e->arena, &names, symbol->name);
+    }
     Name nearest = nearest_name(intern(e->s->names, "loss"), names.at, names.n);
-    if (nearest) diag_help(d, "is `%s` a misspelt `loss`?", nearest);
-    else diag_help(d, "end it with `loss = cross_entropy(logits, labels, over vocab)`");
+    const Symbol *near = nearest ? map_get(&e->scope->symbols, nearest) : NULL;
+    Diag *d = diag_error(e->s, "P0175", near ? near->span : decl->head, "model `%s` has no `loss`", decl->name);
+    if (near) {
+        diag_help(d, "did you mean `loss` instead of `%s`?", nearest);
+        diag_fix(d, near->span, "loss");
+    } else {
+        diag_help(d, "end it with `loss = cross_entropy(logits, labels, over vocab)`");
+    }
 }
 
 ModelGraph *model_to_graph(Session *s, const Program *program, const Train *train) {
@@ -91,7 +101,7 @@ ModelGraph *model_to_graph(Session *s, const Program *program, const Train *trai
     e.model = NEW(s->arena, ModelGraph);
     e.model->graph = e.graph;
     e.b = (Builder){.graph = e.graph, .region = &e.graph->top, .span = decl->head};
-    Scope scope = {.file = train->model_scope, .decl = decl, .call = train->model_span, .result = poison()};
+    Scope scope = scope_new(&e, train->model_scope, decl, train->model_span);
     e.scope = &scope;
     LocalDim batch = {.name = intern(s->names, "batch"), .size = train->batch > 0 ? train->batch : 1, .span = train->batch_span};
     batch.path = batch.full_path = batch.name;

@@ -79,15 +79,50 @@ static const char *last_component(const char *name) {
     return dot ? dot + 1 : name;
 }
 
-/* The first group with a word that means the weight: its own name, or the word that its layer gave it. */
+/* A word means a weight by its own name, or by the word that its layer gave it (`bias`, `norm`). */
+static bool word_means(Name word, const Tensor *weight) {
+    return word == weight->group || word == weight->name || strcmp(word, last_component(weight->name)) == 0;
+}
+
+/* The first group that means the weight. */
 static const ParameterGroup *group_of(const Optimizer *optimizer, const Tensor *weight) {
     for (int i = 0; i < optimizer->groups.n; i++)
-        for (int k = 0; k < optimizer->groups.at[i].words.n; k++) {
-            Name word = optimizer->groups.at[i].words.at[k];
-            if (word == weight->group || word == weight->name || strcmp(word, last_component(weight->name)) == 0)
-                return &optimizer->groups.at[i];
-        }
+        for (int k = 0; k < optimizer->groups.at[i].words.n; k++)
+            if (word_means(optimizer->groups.at[i].words.at[k], weight)) return &optimizer->groups.at[i];
     return NULL;
+}
+
+static bool word_is_idle(Stepper *st, Name word) {
+    for (int i = 0; i < st->model->inits.n; i++)
+        if (word_means(word, st->model->inits.at[i].weight)) return false;
+    return true;
+}
+
+static void report_idle(Stepper *st, const ParameterGroup *group, Name word) {
+    Diag *d = diag_error(st->s, "P0248", group->span, "parameter group `%s` means no weight of the model", word);
+    VEC(Name) names = {0};
+    vec_push(st->arena, &names, step_name(st, "bias"));
+    vec_push(st->arena, &names, step_name(st, "norm"));
+    for (int i = 0; i < st->model->inits.n; i++)
+        vec_push(st->arena, &names, step_name(st, "%s", last_component(st->model->inits.at[i].weight->name)));
+    Name nearest = nearest_name(word, names.at, names.n);
+    if (nearest) diag_help(d, "did you mean `%s`?", nearest);
+    else diag_help(d, "groups are named by a weight's own name, or `bias` and `norm` for all of their kind");
+}
+
+/* A model may have no biases or no norms: only those two words may be idle. */
+bool step_check_groups(Stepper *st) {
+    bool fine = true;
+    for (int i = 0; i < st->train->optimizer.groups.n; i++) {
+        const ParameterGroup *group = &st->train->optimizer.groups.at[i];
+        for (int k = 0; k < group->words.n; k++) {
+            Name word = group->words.at[k];
+            if (strcmp(word, "bias") == 0 || strcmp(word, "norm") == 0 || !word_is_idle(st, word)) continue;
+            report_idle(st, group, word);
+            fine = false;
+        }
+    }
+    return fine;
 }
 
 double step_weight_decay(const Train *train, const Tensor *weight) {

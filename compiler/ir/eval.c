@@ -24,8 +24,7 @@ typedef struct Run {
     EvalContext *contexts; /* for each rank */
 } Run;
 
-/* ---- arrays
- * ------------------------------------------------------------------------------------------------------------ */
+/* ---- arrays ------------------------------------------------------------------------------------------------------ */
 
 bool array_next(const Array *array, int64_t *index) {
     for (int d = array->shape.n - 1; d >= 0; d--) {
@@ -66,8 +65,7 @@ static void copy_array(Array *to, const Array *from) {
     memcpy(to->at, from->at, sizeof(double) * (size_t)to->n);
 }
 
-/* ---- tensors
- * ------------------------------------------------------------------------------------------------------------ */
+/* ---- tensors ----------------------------------------------------------------------------------------------------- */
 
 Machine *machine_new(Session *session, const Mesh *mesh) {
     Machine *machine = NEW(session->arena, Machine);
@@ -167,8 +165,7 @@ void machine_get(Machine *machine, const Tensor *tensor, double *global) {
     }
 }
 
-/* ---- values of nodes
- * ------------------------------------------------------------------------------------------------------ */
+/* ---- values of nodes --------------------------------------------------------------------------------------------- */
 
 static int n_results(const Node *node) { return node->n_outs ? node->n_outs : 1; }
 
@@ -210,8 +207,7 @@ int64_t eval_offset(const EvalContext *context, const Node *node, const Dim *dim
     return dim->is_batch ? offset + context->micro * dim->size : offset;
 }
 
-/* ---- running
- * ---------------------------------------------------------------------------------------------------------------- */
+/* ---- running ----------------------------------------------------------------------------------------------------- */
 
 static void run_nodes(Run *run, const Region *region);
 

@@ -443,6 +443,9 @@ static bool sums_rows(const Node *node, int axis, const OutType *out, const Iter
 }
 
 bool op_types_fit(const Node *node, int axis) {
+    /* nothing on every rank adds up to nothing */
+    if (node->op == OP_CONST && node_attr(node, "value")->number == 0 && node->type[axis].kind == AXIS_PARTIAL)
+        return node->type[axis].reduce == REDUCE_SUM;
     const OpInfo *info = op_info(node);
     if (info->lower == LOWER_NONE && info->dims == NULL) return true; /* the verifier looks at regions and tensors */
     if (info->lower == LOWER_COLLECTIVE) return collective_fits(node, axis);

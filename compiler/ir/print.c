@@ -94,7 +94,8 @@ static void print_header(Printer *p) {
             text_puts(out, " factors ");
             print_dims(out, &factors, '(', ')');
         }
-        text_puts(out, dim->is_batch ? " batch\n" : "\n");
+        text_puts(out, dim->is_batch ? " batch" : "");
+        text_puts(out, dim->at_position ? " position\n" : "\n");
     }
 }
 

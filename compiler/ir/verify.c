@@ -32,8 +32,7 @@ static const char *shown(Verifier *v, DType dtype, const Shape *shape) {
     return arena_printf(v->graph->arena, "%s%s", dtype_name[dtype], shape_text(v->graph->arena, shape));
 }
 
-/* ---- shapes, types, attributes
- * ------------------------------------------------------------------------------------------ */
+/* ---- shapes, types, attributes ----------------------------------------------------------------------------------- */
 
 static bool owns_dim(const Verifier *v, const Dim *dim) {
     return dim->id >= 0 && dim->id < v->graph->dims.n && v->graph->dims.at[dim->id] == dim;
@@ -95,8 +94,7 @@ static void check_attrs(Verifier *v, const Node *node) {
     }
 }
 
-/* ---- nodes
- * ------------------------------------------------------------------------------------------------------------------ */
+/* ---- nodes ------------------------------------------------------------------------------------------------------- */
 
 static void check_inference(Verifier *v, const Node *node) {
     const OpInfo *info = op_info(node);
@@ -244,8 +242,7 @@ static void check_region(Verifier *v, const Region *region) {
     for (int i = 0; i < region->nodes.n && v->ok; i++) check_node(v, region->nodes.at[i], region);
 }
 
-/* ---- the graph
- * --------------------------------------------------------------------------------------------------------------- */
+/* ---- the graph --------------------------------------------------------------------------------------------------- */
 
 static void check_dims(Verifier *v) {
     const Graph *graph = v->graph;

@@ -89,6 +89,7 @@ Program *ast_to_model(Session *s, const Ast *ast, Setting *settings, int n_setti
     program->session = s;
     program->ast = ast;
     Resolver r = {.s = s, .arena = s->arena, .program = program, .settings = settings, .n_settings = n_settings};
+    r.incomplete = program->incomplete = diag_count(s, SEV_ERROR) > 0;
     settings_parse(&r);
     r.main = scope_load(&r, ast, main_path(s, ast), true);
     for (int i = 0; i < program->files.n; i++) evaluate_constants(&r, program->files.at[i]);

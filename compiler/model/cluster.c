@@ -79,25 +79,37 @@ static void check_link_twice(ClusterReader *c, const Link *link) {
     }
 }
 
+static const char *const link_places[] = {"within", "between"}, *const link_nodes[] = {"node", "nodes"},
+                  *const link_kinds[] = {"nvlink",   "nvswitch", "infinity_fabric", "pcie",
+                                         "ethernet", "roce",     "efa",             "infiniband"};
+
+/* Takes the next word when it is one of `words`. A near miss gets its suggestion. */
+static Name take_word(ClusterReader *c, const Property *p, int at, const char *const *words, int n, const char *why) {
+    const Expr *e = at < p->n ? p->items[at] : NULL;
+    for (int i = 0; e != NULL && i < n; i++)
+        if (expr_is_word(e, words[i])) return e->name;
+    if (e != NULL && e->kind == EXPR_ERROR) return NULL;
+    Name near = e != NULL && e->kind == EXPR_NAME ? nearest_name(e->name, words, n) : NULL;
+    if (near == NULL) {
+        link_refuse(c, e != NULL ? e->span : p->name_span, why);
+        return NULL;
+    }
+    Diag *d = diag_error(c->r->s, "P0132", e->span, "%s", why);
+    diag_help(d, "did you mean `%s`?", near);
+    diag_fix(d, e->span, near);
+    return NULL;
+}
+
 static void read_link(ClusterReader *c, const Property *p) {
     Link link = {.latency = NAN, .span = p->span};
     int at = 0;
-    if (p->n > 0 && (expr_is_word(p->items[0], "within") || expr_is_word(p->items[0], "between")))
-        link.where = p->items[at++]->name;
-    if (link.where == NULL) {
-        link_refuse(c, p->n > 0 ? p->items[0]->span : p->name_span, "a link is `within` a node or `between` nodes");
-        return;
-    }
-    if (at < p->n && (expr_is_word(p->items[at], "node") || expr_is_word(p->items[at], "nodes")))
-        at++;
-    else {
-        link_refuse(c, at < p->n ? p->items[at]->span : p->name_span, "`node` or `nodes` is missing");
-        return;
-    }
-    if (at < p->n && p->items[at]->kind == EXPR_NAME)
-        link.kind = p->items[at++]->name;
-    if (link.kind == NULL || at >= p->n) {
-        link_refuse(c, p->name_span, link.kind == NULL ? "the kind of the link is missing" : "the link has no rate");
+    link.where = take_word(c, p, at++, link_places, 2, "a link is `within` a node or `between` nodes");
+    if (link.where == NULL || take_word(c, p, at++, link_nodes, 2, "`node` or `nodes` is missing") == NULL) return;
+    link.kind = take_word(c, p, at++, link_kinds, (int)(sizeof link_kinds / sizeof link_kinds[0]),
+                          "the link is of no known kind: nvlink, nvswitch, infinity_fabric, pcie, ethernet, roce, efa or infiniband");
+    if (link.kind == NULL) return;
+    if (at >= p->n) {
+        link_refuse(c, p->name_span, "the link has no rate");
         return;
     }
     if (!take_unit(c->r, c->scope, "link", p->items[at++], UNIT_RATE, &link.rate))
@@ -199,7 +211,7 @@ Cluster *cluster_resolve(Resolver *r, FileScope *scope, const Stmt *stmt) {
         else
             block_refuse(r, "cluster", stmt->body.at[i]);
     }
-    if (c.broken) {
+    if (c.broken || (r->incomplete && scope->is_main && cluster->groups.n == 0)) {
         cluster->ranks = 0; /* unknown: nothing is checked against it */
         return cluster;
     }

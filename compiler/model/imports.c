@@ -140,6 +140,7 @@ static void add_import(Resolver *r, FileScope *scope, const Stmt *stmt) {
         return;
     }
     import->file = load_import(r, scope, stmt);
+    if (import->file == NULL && scope->is_main) r->program->incomplete = true;
     map_put(r->arena, &scope->imports, import->name, import);
 }
 

@@ -152,6 +152,7 @@ typedef struct Program {
     VEC(const Stmt *) layers, models;
     Train *train;   /* NULL when the file has none */
     VEC(Plan *) plans;
+    bool incomplete; /* syntax errors, or an import that failed: a name that is missing may have been declared there */
 } Program;
 
 /* `--set NAME=VALUE` */

@@ -153,16 +153,19 @@ static void read_group(Resolver *r, FileScope *scope, const Stmt *stmt, Optimize
     vec_push(r->arena, &out->groups, group);
 }
 
-static void read_groups(Resolver *r, FileScope *scope, const Stmt *stmt, Optimizer *out) {
+static bool read_groups(Resolver *r, FileScope *scope, const Stmt *stmt, Optimizer *out) {
     for (int i = 0; i < stmt->body.n; i++) {
-        if (stmt->body.at[i]->kind == STMT_GROUP) {
-            read_group(r, scope, stmt->body.at[i], out);
+        const Stmt *group = stmt->body.at[i];
+        if (group->kind == STMT_GROUP) {
+            read_group(r, scope, group, out);
             continue;
         }
-        Span span = stmt->body.at[i]->head.file != 0 ? stmt->body.at[i]->head : stmt->body.at[i]->span;
-        Diag *d = diag_error(r->s, "P0509", span, "this is not a parameter group");
+        Diag *d = diag_error(r->s, "P0509", group->head.file != 0 ? group->head : group->span, "this is not a parameter group");
+        diag_note(d, stmt->head, "the block of the optimizer begins here: is its `}` missing?");
         diag_help(d, "write `bias, norm: weight_decay = 0`");
+        return false; /* the rest is probably the training run's */
     }
+    return true;
 }
 
 /* ---- the property ---------------------------------------------------------------------------------------------------------- */
@@ -195,13 +198,13 @@ static void read_call(Resolver *r, FileScope *scope, const Expr *call, Optimizer
     }
 }
 
-void optimizer_resolve(Resolver *r, FileScope *scope, const Stmt *stmt, Optimizer *out) {
+bool optimizer_resolve(Resolver *r, FileScope *scope, const Stmt *stmt, Optimizer *out) {
     static const char *const kinds[] = {"adamw", "sgd"};
     *out = (Optimizer){.kind = OPT_ADAMW, .beta1 = 0.9, .beta2 = 0.999, .epsilon = 1e-8, .span = stmt->name_span};
     Property p;
-    if (!property_read(r->arena, stmt, &p) || !property_single(r, &p)) return;
+    if (!property_read(r->arena, stmt, &p) || !property_single(r, &p)) return true;
     const Expr *call = p.items[0], *callee = call->kind == EXPR_CALL ? call->args.at[0] : call;
-    if (call->kind == EXPR_ERROR) return;
+    if (call->kind == EXPR_ERROR) return true;
     out->span = call->span;
     if (!expr_is_word(callee, "adamw") && !expr_is_word(callee, "sgd")) {
         const char *dotted = expr_dotted(r->arena, callee);
@@ -211,5 +214,5 @@ void optimizer_resolve(Resolver *r, FileScope *scope, const Stmt *stmt, Optimize
         out->kind = expr_is_word(callee, "sgd") ? OPT_SGD : OPT_ADAMW;
         read_call(r, scope, call, out);
     }
-    read_groups(r, scope, stmt, out);
+    return read_groups(r, scope, stmt, out);
 }

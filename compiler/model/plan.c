@@ -69,7 +69,10 @@ static void add_axis(PlanReader *p, const Binding *binding) {
         return;
     }
     int64_t size = 1;
-    if (!axis_size(p, binding, &size)) p->plan->broken = true;
+    if (!axis_size(p, binding, &size)) {
+        p->plan->broken = true;
+        size = 1; /* unknown */
+    }
     Span span = binding->value != NULL ? span_join(binding->name_span, binding->value->span) : binding->name_span;
     mesh->axes[mesh->n++] = (MeshAxis){binding->name, size, span};
 }
@@ -147,7 +150,8 @@ static bool read_chunks(PlanReader *p, const Expr *how, Using *out) {
     bool good = arg != NULL && (arg->name == NULL || strcmp(arg->name, "chunks") == 0);
     if (!good) {
         Diag *d = diag_error(p->r->s, "P0408", how->span, "`interleaved` needs the number of chunks on each stage");
-        diag_help(d, "write `interleaved(chunks = 2)`");
+        diag_help(d, arg != NULL && arg->name != NULL ? "did you mean `chunks`? write `interleaved(chunks = 2)`"
+                                                       : "write `interleaved(chunks = 2)`");
         return false;
     }
     return take_integer(p->r, p->scope, "chunks", arg->value, 1, &out->chunks);
@@ -219,6 +223,7 @@ static int find_axis(PlanReader *p, const Stmt *stmt) {
     }
     if (stmt->axis == NULL) return -1;
     Span span = stmt->axis_span;
+    if (p->mesh == NULL && p->plan->broken) return -1;
     if (p->mesh == NULL) {
         Diag *d = diag_error(p->r->s, "P0404", span, "there is no axis `%s`: the plan has no mesh", stmt->axis);
         diag_help(d, "state one first: `mesh %s = 2`", stmt->axis);
@@ -378,24 +383,38 @@ static void read_property(PlanReader *p, const Stmt *stmt) {
         p->plan->auto_span = property.span;
         return;
     }
+    if (stmt->kind == STMT_ASSIGN && stmt->value->kind == EXPR_INT && p->mesh == NULL) {
+        Diag *d = diag_error(p->r->s, "P0130", stmt->name_span, "a plan has no property `%s`", stmt->name);
+        diag_help(d, "an axis is declared after `mesh`: `mesh %s = %lld`", stmt->name, (long long)stmt->value->integer);
+        return;
+    }
     property_unknown(p->r, "plan", &property, plan_properties, N_PROPERTIES);
 }
 
-static void read_statement(PlanReader *p, const Stmt *stmt, const Stmt *in) {
-    switch (stmt->kind) {
-    case STMT_MESH: break; /* read first: rules may stand before it */
-    case STMT_RULE: read_rule(p, stmt, in); break;
-    case STMT_IN:
-        for (int i = 0; i < stmt->body.n; i++) read_statement(p, stmt->body.at[i], stmt);
-        break;
-    default:
-        if (in != NULL) {
+static void read_rules(PlanReader *p, const StmtList *body, const Stmt *in) {
+    for (int i = 0; i < body->n; i++) {
+        const Stmt *stmt = body->at[i];
+        if (stmt->kind == STMT_RULE) {
+            read_rule(p, stmt, in);
+        } else if (stmt->kind == STMT_IN) {
+            read_rules(p, &stmt->body, stmt);
+        } else if (in != NULL) {
             Diag *d = diag_error(p->r->s, "P0132", head_of(stmt), "an `in` block holds rules only");
             diag_help(d, "move this out of the block");
-        } else {
-            read_property(p, stmt);
         }
     }
+}
+
+/* Rules come last: they may stand before the mesh, and what they miss may have been lost in another mistake. */
+static void read_body(PlanReader *p, const Stmt *plan) {
+    for (int i = 0; i < plan->body.n; i++)
+        if (plan->body.at[i]->kind == STMT_MESH) read_mesh(p, plan->body.at[i]);
+    for (int i = 0; i < plan->body.n; i++) {
+        const Stmt *stmt = plan->body.at[i];
+        if (stmt->kind != STMT_MESH && stmt->kind != STMT_RULE && stmt->kind != STMT_IN) read_property(p, stmt);
+    }
+    check_product(p, plan);
+    read_rules(p, &plan->body, NULL);
 }
 
 void plan_resolve(Resolver *r, FileScope *scope, const Stmt *stmt) {
@@ -415,10 +434,8 @@ void plan_resolve(Resolver *r, FileScope *scope, const Stmt *stmt) {
         const Stmt *cluster = scope_find(r, scope, stmt->value, STMT_CLUSTER, &found);
         plan->cluster = cluster == NULL ? NULL : map_get(&found->clusters, cluster->name);
     }
-    for (int i = 0; i < stmt->body.n; i++)
-        if (stmt->body.at[i]->kind == STMT_MESH) read_mesh(&p, stmt->body.at[i]);
-    check_product(&p, stmt);
-    for (int i = 0; i < stmt->body.n; i++) read_statement(&p, stmt->body.at[i], NULL);
+    plan->broken = r->incomplete;
+    read_body(&p, stmt);
     for (int i = 0; i < N_PROPERTIES; i++)
         if (map_get(&p.seen, intern(r->s->names, plan_properties[i])) == NULL) read_value(&p, plan_properties[i], NULL);
     vec_push(r->arena, &r->program->plans, plan);

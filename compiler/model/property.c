@@ -54,6 +54,7 @@ bool property_once(Resolver *r, Map *seen, const Property *p) {
 }
 
 void block_refuse(Resolver *r, const char *kind, const Stmt *stmt) {
+    if (r->incomplete) return; /* the parser has said that it cannot stand here */
     Span span = stmt->head.file != 0 ? stmt->head : stmt->span;
     diag_error(r->s, "P0132", span, "a %s block cannot hold this statement", kind);
 }

@@ -75,6 +75,7 @@ typedef struct Resolver {
     const Expr **setting_values; /* parsed, one for each setting; NULL when unreadable */
     const char **setting_owners; /* who took it; NULL: nobody yet */
     VEC(Name) settable;          /* every name that --set could have meant, for nearest names */
+    bool incomplete;             /* the main file has syntax errors: what is missing from it proves nothing */
 } Resolver;
 
 /* Loads the file that `ast` is, and everything that it imports. */
@@ -140,7 +141,8 @@ Gpu *gpu_resolve(Resolver *r, FileScope *scope, const Stmt *stmt);
 Cluster *cluster_resolve(Resolver *r, FileScope *scope, const Stmt *stmt);
 void train_resolve(Resolver *r, FileScope *scope, const Stmt *stmt);
 bool dataset_resolve(Resolver *r, FileScope *scope, const Expr *e, Dataset *out);
-void optimizer_resolve(Resolver *r, FileScope *scope, const Stmt *stmt, Optimizer *out);
+/* False when its block holds what belongs elsewhere: a brace is missing. */
+bool optimizer_resolve(Resolver *r, FileScope *scope, const Stmt *stmt, Optimizer *out);
 void plan_resolve(Resolver *r, FileScope *scope, const Stmt *stmt);
 bool using_is_schedule(Name name);
 /* "head on tensor" */

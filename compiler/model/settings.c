@@ -24,10 +24,12 @@ void settings_parse(Resolver *r) {
         Setting *setting = &r->settings[i];
         r->setting_values[i] = parse_value(r, setting);
         setting->used = r->setting_values[i] == NULL; /* reported */
-        for (int k = 0; k < i; k++)
-            if (r->settings[k].name == setting->name)
-                diag_error(r->s, "P0134", (Span){0}, "`--set %s` is given twice: `%s` and `%s`", setting->name,
-                           r->settings[k].value, setting->value);
+        for (int k = 0; k < i; k++) {
+            if (r->settings[k].name != setting->name) continue;
+            diag_error(r->s, "P0134", (Span){0}, "`--set %s` is given twice: `%s` and `%s`", setting->name,
+                       r->settings[k].value, setting->value);
+            setting->used = true;
+        }
     }
 }
 

@@ -152,9 +152,13 @@ static bool split_clauses(TrainReader *t, const Property *p, const char *form, C
                                  : clause->value != NULL ? "`%s` says this twice"
                                                          : "in `%s`, the value after this word is missing",
                                  p->name);
-            Name words[4];
-            for (int k = 0; k < n; k++) words[k] = clauses[k].word;
-            Name near = p->items[i]->kind == EXPR_NAME && clause == NULL ? nearest_name(p->items[i]->name, words, n) : NULL;
+            Name words[8];
+            int known = 0;
+            for (int k = 0; k < n; k++) {
+                words[known++] = clauses[k].word;
+                if (clauses[k].unit != NULL) words[known++] = clauses[k].unit;
+            }
+            Name near = p->items[i]->kind == EXPR_NAME && clause == NULL ? nearest_name(p->items[i]->name, words, known) : NULL;
             if (near != NULL) {
                 diag_help(d, "did you mean `%s`?", near);
                 diag_fix(d, p->items[i]->span, near);
@@ -266,7 +270,8 @@ static void read_model(TrainReader *t, const Property *p) {
     train_resolve_model(t->r, t->scope, p->items[0], t->train);
 }
 
-static void read_property(TrainReader *t, const Property *p) {
+/* False when the property seems to hold what belongs outside it. */
+static bool read_property(TrainReader *t, const Property *p) {
     Train *train = t->train;
     const char *name = p->name;
     if (strcmp(name, "model") == 0)
@@ -282,7 +287,7 @@ static void read_property(TrainReader *t, const Property *p) {
     else if (strcmp(name, "steps") == 0)
         read_integer(t, p, "steps", 1, &train->steps);
     else if (strcmp(name, "optimizer") == 0)
-        optimizer_resolve(t->r, t->scope, p->stmt, &train->optimizer);
+        return optimizer_resolve(t->r, t->scope, p->stmt, &train->optimizer);
     else if (strcmp(name, "clip") == 0)
         read_number(t, p, "clip", 0, INFINITY, &train->clip);
     else if (strcmp(name, "eval") == 0)
@@ -293,6 +298,7 @@ static void read_property(TrainReader *t, const Property *p) {
         read_integer(t, p, "seed", 0, &train->seed);
     else
         read_freeze(t, p);
+    return true;
 }
 
 /* What --set gives although the text does not state it. */
@@ -371,7 +377,7 @@ void train_resolve(Resolver *r, FileScope *scope, const Stmt *stmt) {
     train->scope = scope->ast;
     r->program->train = train;
     TrainReader t = {.r = r, .scope = scope, .train = train};
-    bool misspelt = false;
+    bool misspelt = r->incomplete; /* then one of those that must be there may have been lost */
     for (int i = 0; i < stmt->body.n; i++) {
         Property p;
         if (!property_read(r->arena, stmt->body.at[i], &p)) {
@@ -382,10 +388,10 @@ void train_resolve(Resolver *r, FileScope *scope, const Stmt *stmt) {
         for (int k = 0; k < N_PROPERTIES; k++) known |= strcmp(p.name, train_properties[k]) == 0;
         if (!known) {
             property_unknown(r, "train", &p, train_properties, N_PROPERTIES);
-            misspelt = true; /* it may be one of those that must be there */
+            misspelt = true;
         } else if (property_once(r, &t.seen, &p)) {
             if (strcmp(p.name, "batch") == 0) train->batch_span = p.n > 0 ? p.items[0]->span : p.name_span;
-            read_property(&t, &p);
+            misspelt |= !read_property(&t, &p);
         }
     }
     read_settings_alone(&t);

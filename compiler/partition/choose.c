@@ -67,6 +67,7 @@ typedef struct Way {
 
 static AxisType sharded(Dim *dim) { return (AxisType){.kind = AXIS_SHARDED, .layout = LAYOUT_BLOCK, .dim = dim}; }
 static const AxisType replicated = {.kind = AXIS_REPLICATED};
+static const AxisType partial_sum = {.kind = AXIS_PARTIAL, .reduce = REDUCE_SUM};
 
 static bool divides(const Choices *c, const AxisType *type, int axis, const Dim *dim) {
     int64_t parts = c->layout->mesh.axes[axis].size;
@@ -75,11 +76,16 @@ static bool divides(const Choices *c, const AxisType *type, int axis, const Dim 
     return dim->size % parts == 0;
 }
 
-/* Adds up what the way costs: its conversions, the later conversion to what rule 1 wants, the work of a rank. */
+/* Adds up what the way costs: its conversions, the later conversion to what rule 1 wants, the work of a rank. A partial
+ * result of operands that lie as they are wanted counts nothing: it stays partial until a use needs it, and a gradient
+ * that adds up over micro-batches is then joined once a step. */
 static void weigh(const Choices *c, const Node *node, int axis, bool cut, Way *way) {
-    double n = (double)c->layout->mesh.axes[axis].size;
-    way->cost = op_flops(node) * bytes_for_flop / (cut ? n : 1);
+    double n = (double)c->layout->mesh.axes[axis].size, work = op_flops(node) * bytes_for_flop / (cut ? n : 1);
+    way->cost = 0;
     for (int i = 0; i < node->n_in; i++) way->cost += convert_cost(c, node->in[i], axis, way->in[i]);
+    bool free = way->cost == 0 && way->out.kind == AXIS_PARTIAL;
+    way->cost += work;
+    if (free) return;
     AxisType target = layout_type(c->layout, axis, &node->shape);
     double bytes = local_bytes(c, node, axis);
     if (way->out.kind == AXIS_SHARDED) bytes /= n;
@@ -140,6 +146,7 @@ static void try_partial(const Choices *c, const Node *node, int axis, const Iter
 static void choose_view(Choices *c, Node *node, int axis) {
     AxisType type = node->in[0]->type[axis];
     Dim *dim = type.kind == AXIS_SHARDED ? view_result_dim(node, type.dim) : NULL;
+    if (dim && !divides(c, node->type, axis, dim)) dim = NULL; /* a leftmost factor may be smaller than the axis */
     AxisType need = type.kind == AXIS_SHARDED && !dim ? replicated : type;
     choice_of(c, node)->need[axis] = need;
     if (!axis_type_equal(type, need)) vec_push(c->arena, &c->made, (Made){node->in[0], axis, need});
@@ -166,7 +173,8 @@ static void choose_axis(Choices *c, Node *node, int axis) {
     node->type[axis] = best.out;
     for (int k = 0; k < node->n_outs; k++) {
         Dim *dim = best.out.kind == AXIS_SHARDED ? cut_with(&node->outs[k].shape, best.out.dim) : NULL;
-        node->outs[k].type[axis] = dim ? sharded(dim) : best.out.kind == AXIS_SHARDED ? replicated : best.out;
+        /* One of several results that lacks the dimension is a sum over it: dk and dv where queries are cut. */
+        node->outs[k].type[axis] = dim ? sharded(dim) : best.out.kind == AXIS_SHARDED ? partial_sum : best.out;
     }
 }
 

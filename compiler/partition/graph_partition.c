@@ -16,10 +16,20 @@ typedef struct Inserter {
     VEC(Converted) done;
 } Inserter;
 
-static Node *clone_source(Inserter *in, const Node *node) {
+/* The source again, in the types that a use needs. Zeros that a partial sum starts from are partial themselves. */
+static Node *clone_source(Inserter *in, const Node *node, const AxisType *need) {
     Node *clone = NEW(in->graph->arena, Node);
     *clone = *node;
     clone->id = in->graph->n_nodes++;
+    memcpy(clone->type, need, sizeof clone->type);
+    if (node->op == OP_BROADCAST) {
+        AxisType inner[MAX_MESH] = {0};
+        for (int a = 0; a < in->choices->layout->mesh.n; a++)
+            if (need[a].kind == AXIS_PARTIAL) inner[a] = need[a];
+        clone->in = NEW(in->graph->arena, Node *);
+        clone->in[0] = clone_source(in, node->in[0], inner);
+    }
+    vec_push(in->graph->arena, &in->out, clone);
     return clone;
 }
 
@@ -72,12 +82,8 @@ static Node *convert(Inserter *in, Node *value, const AxisType *need, bool backw
     for (int i = 0; i < in->done.n; i++)
         if (in->done.at[i].value == value && types_equal(in, in->done.at[i].result->type, need)) return in->done.at[i].result;
     Node *result = value;
-    bool free = node_is_source(value) || value->op == OP_BROADCAST;
-    for (int a = 0; a < n; a++) free = free && (need[a].kind != AXIS_PARTIAL || !axis_type_equal(value->type[a], need[a]));
-    if (node_is_source(value) || (free && node_is_source(value->in[0]))) {
-        result = clone_source(in, value);
-        memcpy(result->type, need, sizeof result->type);
-        vec_push(in->graph->arena, &in->out, result);
+    if (node_is_source(value) || (value->op == OP_BROADCAST && node_is_source(value->in[0]))) {
+        result = clone_source(in, value, need);
     } else {
         for (int a = n - 1; a >= 0; a--)
             if (!axis_type_equal(result->type[a], need[a]) && need[a].kind == AXIS_REPLICATED)

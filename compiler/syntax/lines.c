@@ -17,9 +17,9 @@ const Token *lines_raw(const Lines *l, int ahead) {
     return &l->p->raw.at[at < last ? at : last];
 }
 
-/* The next raw token that is no newline. */
-static const Token *next_text(const Lines *l) {
-    int ahead = 1;
+/* The raw token at hand, or the first behind it that is no newline. */
+static const Token *text_from(const Lines *l) {
+    int ahead = 0;
     while (lines_raw(l, ahead)->kind == NEWLINE) ahead++;
     return lines_raw(l, ahead);
 }
@@ -56,8 +56,10 @@ static void emit_made(Lines *l, int kind) {
 }
 
 static void end_statement(Lines *l) {
-    if (l->in_statement) emit_made(l, NEWLINE);
-    vec_last(&l->p->tokens).reported = false;
+    if (l->in_statement) {
+        emit_made(l, NEWLINE);
+        vec_last(&l->p->tokens).reported = false; /* it stands for a real one, or for the end */
+    }
     l->in_statement = false;
     l->needs_block = false;
     l->opens = BLOCK_UNKNOWN;
@@ -104,6 +106,17 @@ static bool line_has_open_text(const Lines *l, const Token *opening) {
     return false;
 }
 
+/* The line behind the one at `at` when it is empty, which is where a closing bracket stood or should; else `at`. */
+static int32_t behind_line(const Lines *l, int32_t at) {
+    const char *text = l->p->text;
+    int32_t next = at;
+    while (next < l->p->size && text[next] != '\n') next++;
+    if (next < l->p->size) next++;
+    int32_t end = next;
+    while (end < l->p->size && (text[end] == ' ' || text[end] == '\t' || text[end] == '\r')) end++;
+    return end == l->p->size || text[end] == '\n' ? next : at;
+}
+
 /* Closes the innermost bracket, which the text leaves open. */
 static void close_bracket(Lines *l) {
     const Token opening = innermost(l)->token;
@@ -111,7 +124,9 @@ static void close_bracket(Lines *l) {
     int32_t at = last_end(l);
     if (!line_has_open_text(l, &opening)) {
         const char *closing = opening.kind == '(' ? ")" : "]";
-        Diag *d = diag_error(l->p->s, "P0005", parser_span(l->p, at, at), "`%c` is never closed", opening.kind);
+        bool one_line = !memchr(l->p->text + opening.lo, '\n', (size_t)(at - opening.lo));
+        int32_t where = one_line ? at : behind_line(l, at);
+        Diag *d = diag_error(l->p->s, "P0005", parser_span(l->p, where, where), "`%c` is never closed", opening.kind);
         diag_label(d, "expected `%s`", closing);
         diag_note(d, parser_span(l->p, opening.lo, opening.hi), "opened here");
         diag_fix(d, parser_span(l->p, at, at), closing);
@@ -207,7 +222,7 @@ static bool goes_on_after(int kind) {
 }
 
 static void end_line(Lines *l) {
-    const Token *next = next_text(l);
+    const Token *next = text_from(l); /* the token at hand is the newline */
     if (in_brackets(l)) {
         const Open *open = innermost(l);
         bool further_in = next->column > open->indent;
@@ -226,7 +241,7 @@ static void end_line(Lines *l) {
 static void end_file(Lines *l, const Token *token) {
     close_brackets(l);
     if (l->open.n) {
-        int32_t at = last_end(l);
+        int32_t at = behind_line(l, last_end(l));
         lines_close_blocks(l, parser_span(l->p, at, at), "the file ends");
     }
     end_statement(l);

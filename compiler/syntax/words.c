@@ -171,7 +171,8 @@ void lines_begin_statement(Lines *l) {
         return;
     }
     const Keyword *keyword = keyword_find(token->name);
-    if (keyword && block_takes(block, keyword->place) && is_used_as_keyword(l, keyword)) {
+    bool may_stand = keyword && (block_takes(block, keyword->place) || (block == BLOCK_UNKNOWN && keyword->place != PLACE_TOP));
+    if (may_stand && is_used_as_keyword(l, keyword)) {
         take_keyword(l, keyword);
         return;
     }
@@ -182,10 +183,8 @@ void lines_begin_statement(Lines *l) {
             return;
         }
         if (block != BLOCK_TOP) {
-            if (block != BLOCK_UNKNOWN) {
-                Diag *d = lines_report(l, "P0008", token, "`%s` cannot stand in this block", token->name);
-                diag_help(d, "it belongs %s", place_text(keyword->place));
-            }
+            Diag *d = lines_report(l, "P0008", token, "`%s` cannot stand in this block", token->name);
+            diag_help(d, "it belongs %s", place_text(keyword->place));
             take_keyword(l, keyword);
             return;
         }

@@ -1,9 +1,8 @@
 /* Finding checkpoints: what is complete, what is newest, who else uses the folder. */
 #include "checkpoint/checkpoint.h"
 
-#include "core/util.h"
+#include "core/json.h"
 
-#include <cjson/cJSON.h>
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -20,15 +19,15 @@ static bool is_complete(const char *folder) {
     return !access(path, F_OK);
 }
 
-static bool read_whole(const cJSON *root, const char *name, int64_t low, int64_t *value) {
-    const cJSON *item = cJSON_GetObjectItemCaseSensitive(root, name);
-    if (!cJSON_IsNumber(item) || item->valuedouble < (double)low || item->valuedouble > 9e15) return false;
-    *value = (int64_t)item->valuedouble;
+static bool read_whole(const PrtJson *root, const char *name, int64_t low, int64_t *value) {
+    const PrtJson *item = prt_json_get(root, name);
+    if (!prt_json_is(item, PRT_JSON_NUMBER) || item->number < (double)low || item->number > 9e15) return false;
+    *value = (int64_t)item->number;
     return true;
 }
 
-static void read_text(const cJSON *root, const char *name, char *text, size_t size) {
-    const char *value = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(root, name));
+static void read_text(const PrtJson *root, const char *name, char *text, size_t size) {
+    const char *value = prt_json_text(prt_json_get(root, name));
     snprintf(text, size, "%s", value ? value : "");
 }
 
@@ -43,7 +42,7 @@ static bool read_state(const char *folder, PrtState *state, char *why, size_t si
     ssize_t n = pread(fd, text, sizeof text - 1, 0);
     close(fd);
     text[n > 0 ? n : 0] = 0;
-    cJSON *root = cJSON_Parse(text);
+    PrtJson *root = prt_json_parse(text);
     *state = (PrtState){0};
     int64_t version = 0;
     bool ok = read_whole(root, "version", 0, &version) && version == 1 && read_whole(root, "step", 0, &state->step) &&
@@ -56,7 +55,7 @@ static bool read_state(const char *folder, PrtState *state, char *why, size_t si
     read_text(root, "hash", state->hash, sizeof state->hash);
     read_text(root, "plan", state->plan, sizeof state->plan);
     read_text(root, "source", state->source, sizeof state->source);
-    cJSON_Delete(root);
+    prt_json_free(root);
     if (!ok) snprintf(why, size, "`%s` is damaged", path);
     return ok;
 }

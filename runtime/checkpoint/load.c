@@ -2,9 +2,9 @@
 #include "checkpoint/format.h"
 
 #include "comm/comm.h"
+#include "core/json.h"
 #include "core/util.h"
 
-#include <cjson/cJSON.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -82,10 +82,15 @@ static void load_file(Loader *l, PrtFileKind kind) {
 
 /* ---- sums ---- */
 
-static void check_sums(PrtRank *rank, const char *path, const cJSON *file) {
-    int64_t bytes = (int64_t)cJSON_GetNumberValue(cJSON_GetObjectItemCaseSensitive(file, "bytes"));
-    int64_t chunk = (int64_t)cJSON_GetNumberValue(cJSON_GetObjectItemCaseSensitive(file, "chunk"));
-    const cJSON *sums = cJSON_GetObjectItemCaseSensitive(file, "xxh64"), *item;
+static int64_t number_of(const PrtJson *file, const char *name) {
+    const PrtJson *value = prt_json_get(file, name);
+    return prt_json_is(value, PRT_JSON_NUMBER) && value->number >= 0 && value->number < 9e15 ? (int64_t)value->number : -1;
+}
+
+static void check_sums(PrtRank *rank, const char *path, const PrtJson *file) {
+    int64_t bytes = number_of(file, "bytes");
+    int64_t chunk = number_of(file, "chunk");
+    const PrtJson *sums = prt_json_get(file, "xxh64"), *item;
     struct stat about;
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0 || fstat(fd, &about)) prt_fail(rank, "cannot open `%s`: %s", path, strerror(errno));
@@ -94,7 +99,7 @@ static void check_sums(PrtRank *rank, const char *path, const cJSON *file) {
     }
     if (chunk <= 0) prt_fail(rank, "the COMPLETE file beside `%s` is damaged", path);
     int64_t i = 0;
-    cJSON_ArrayForEach(item, sums) {
+    PRT_JSON_EACH(item, sums) {
         uint64_t sum = 0;
         char hex[24];
         int64_t at = i * chunk, n = bytes - at < chunk ? bytes - at : chunk;
@@ -102,7 +107,7 @@ static void check_sums(PrtRank *rank, const char *path, const cJSON *file) {
         int error = prt_xxh64_file(fd, at, n, &sum);
         if (error) prt_fail(rank, "cannot read `%s`: %s", path, error < 0 ? "it ends early" : strerror(error));
         snprintf(hex, sizeof hex, "%016llx", (unsigned long long)sum);
-        if (cJSON_IsString(item) && !strcmp(item->valuestring, hex)) continue;
+        if (prt_json_is(item, PRT_JSON_TEXT) && !strcmp(item->text, hex)) continue;
         prt_fail(rank, "`%s` is damaged: the checksum of bytes %lld to %lld is %s, not as written; use an earlier checkpoint with `--resume DIR`",
                  path, (long long)at, (long long)(at + n), hex);
     }
@@ -119,12 +124,12 @@ static void check_folder(PrtRank *rank, const char *folder, bool moments) {
     if (about.st_size >= (off_t)sizeof text || prt_pread_all(fd, text, about.st_size, 0)) prt_fail(rank, "`%s` is damaged", path);
     close(fd);
     text[about.st_size] = 0;
-    cJSON *root = cJSON_Parse(text);
-    const cJSON *files = cJSON_GetObjectItemCaseSensitive(root, "files"), *file;
-    if (!cJSON_IsArray(files)) prt_fail(rank, "`%s` is damaged", path);
+    PrtJson *root = prt_json_parse(text);
+    const PrtJson *files = prt_json_get(root, "files"), *file;
+    if (!prt_json_is(files, PRT_JSON_LIST)) prt_fail(rank, "`%s` is damaged", path);
     int seen = 0;
-    cJSON_ArrayForEach(file, files) {
-        const char *name = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(file, "name"));
+    PRT_JSON_EACH(file, files) {
+        const char *name = prt_json_text(prt_json_get(file, "name"));
         if (!name || strchr(name, '/')) prt_fail(rank, "`%s` is damaged", path);
         seen++;
         if (!moments && !strcmp(name, prt_file_name[PRT_FILE_OPTIMIZER])) continue;
@@ -133,7 +138,7 @@ static void check_folder(PrtRank *rank, const char *folder, bool moments) {
         check_sums(rank, each, file);
     }
     if (seen < 3) prt_fail(rank, "`%s` is damaged", path);
-    cJSON_Delete(root);
+    prt_json_free(root);
 }
 
 void prt_checkpoint_load(PrtRank *rank, const char *from, bool moments) {

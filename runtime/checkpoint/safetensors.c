@@ -1,9 +1,9 @@
 /* safetensors headers: u64 length, JSON, then the bytes of the tensors without gaps. */
 #include "checkpoint/format.h"
 
+#include "core/json.h"
 #include "core/util.h"
 
-#include <cjson/cJSON.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -24,14 +24,12 @@ static int64_t elements_of(const int64_t *shape, int n_dims) {
     return elements;
 }
 
-static cJSON *describe(const PrtEntry *entry) {
-    cJSON *object = cJSON_CreateObject(), *shape = cJSON_AddArrayToObject(object, "shape");
-    cJSON_AddStringToObject(object, "dtype", prt_dtype_safetensors[entry->dtype]);
-    for (int d = 0; d < entry->n_dims; d++) cJSON_AddItemToArray(shape, cJSON_CreateNumber((double)entry->shape[d]));
-    cJSON *offsets = cJSON_AddArrayToObject(object, "data_offsets");
-    cJSON_AddItemToArray(offsets, cJSON_CreateNumber((double)entry->begin));
-    cJSON_AddItemToArray(offsets, cJSON_CreateNumber((double)entry->end));
-    return object;
+static void describe(PrtText *json, const PrtEntry *entry) {
+    prt_text_add(json, ",");
+    prt_text_quote(json, entry->name);
+    prt_text_add(json, ":{\"dtype\":\"%s\",\"shape\":[", prt_dtype_safetensors[entry->dtype]);
+    for (int d = 0; d < entry->n_dims; d++) prt_text_add(json, "%s%lld", d ? "," : "", (long long)entry->shape[d]);
+    prt_text_add(json, "],\"data_offsets\":[%lld,%lld]}", (long long)entry->begin, (long long)entry->end);
 }
 
 /* The length field and the text, padded with blanks to a multiple of 8. */
@@ -48,8 +46,8 @@ static char *frame(const char *json, int64_t *bytes) {
 
 char *prt_table_write(const PrtRole *role, PrtFileKind kind, PrtTable *table) {
     *table = (PrtTable){.entries = calloc((size_t)role->n_tensors + 1, sizeof *table->entries)};
-    cJSON *root = cJSON_CreateObject(), *meta = cJSON_AddObjectToObject(root, "__metadata__");
-    cJSON_AddStringToObject(meta, "format", "pt"); /* what transformers asks for */
+    PrtText json = {0};
+    prt_text_add(&json, "{\"__metadata__\":{\"format\":\"pt\"}"); /* what transformers asks for */
     int64_t at = 0;
     for (int i = 0; table->entries && i < role->n_tensors; i++) {
         const PrtTensor *tensor = &role->tensors[i];
@@ -58,12 +56,12 @@ char *prt_table_write(const PrtRole *role, PrtFileKind kind, PrtTable *table) {
         *entry = (PrtEntry){.name = strdup(tensor->name), .dtype = tensor->dtype, .n_dims = tensor->n_dims, .begin = at};
         memcpy(entry->shape, tensor->shape, sizeof entry->shape);
         at = entry->end = at + elements_of(entry->shape, entry->n_dims) * prt_dtype_bytes(entry->dtype);
-        cJSON_AddItemToObject(root, tensor->name, describe(entry));
+        if (!entry->name) json.failed = true;
+        else describe(&json, entry);
     }
-    char *json = cJSON_PrintUnformatted(root);
-    char *header = json && table->entries ? frame(json, &table->header_bytes) : NULL;
-    free(json);
-    cJSON_Delete(root);
+    prt_text_add(&json, "}");
+    char *header = !json.failed && table->entries ? frame(json.data, &table->header_bytes) : NULL;
+    free(json.data);
     if (!header) {
         prt_table_free(table);
         return NULL;
@@ -98,38 +96,38 @@ __attribute__((format(printf, 2, 3))) static bool damaged(const Complaint *c, co
     return false;
 }
 
-static bool whole_at(const cJSON *list, int index, int64_t *value) {
-    const cJSON *item = cJSON_GetArrayItem(list, index);
-    if (!cJSON_IsNumber(item) || item->valuedouble < 0 || item->valuedouble > 9e15 || item->valuedouble != floor(item->valuedouble)) return false;
-    *value = (int64_t)item->valuedouble;
+static bool whole_at(const PrtJson *list, int index, int64_t *value) {
+    const PrtJson *item = prt_json_at(list, index);
+    if (!prt_json_is(item, PRT_JSON_NUMBER) || item->number < 0 || item->number > 9e15 || item->number != floor(item->number)) return false;
+    *value = (int64_t)item->number;
     return true;
 }
 
-static bool read_entry(const cJSON *item, PrtEntry *entry, const Complaint *c) {
-    const cJSON *dtype = cJSON_GetObjectItemCaseSensitive(item, "dtype"), *shape = cJSON_GetObjectItemCaseSensitive(item, "shape");
-    const cJSON *offsets = cJSON_GetObjectItemCaseSensitive(item, "data_offsets");
-    entry->name = strdup(item->string);
+static bool read_entry(const PrtJson *item, PrtEntry *entry, const Complaint *c) {
+    const PrtJson *dtype = prt_json_get(item, "dtype"), *shape = prt_json_get(item, "shape");
+    const PrtJson *offsets = prt_json_get(item, "data_offsets");
+    entry->name = strdup(item->name);
     if (!entry->name) return damaged(c, "out of memory");
-    if (!cJSON_IsString(dtype) || !cJSON_IsArray(shape) || cJSON_GetArraySize(offsets) != 2) {
-        return damaged(c, "the header's entry `%s` is incomplete", item->string);
+    if (!prt_json_is(dtype, PRT_JSON_TEXT) || !prt_json_is(shape, PRT_JSON_LIST) || prt_json_size(offsets) != 2) {
+        return damaged(c, "the header's entry `%s` is incomplete", item->name);
     }
     int d = 0;
-    while (d < PRT_DTYPES && strcmp(dtype->valuestring, prt_dtype_safetensors[d])) d++;
+    while (d < PRT_DTYPES && strcmp(dtype->text, prt_dtype_safetensors[d])) d++;
     if (d == PRT_DTYPES) {
-        snprintf(c->why, c->size, "`%s`: tensor `%s` has dtype %s, which is not read", c->path, item->string, dtype->valuestring);
+        snprintf(c->why, c->size, "`%s`: tensor `%s` has dtype %s, which is not read", c->path, item->name, dtype->text);
         return false;
     }
     entry->dtype = (PrtDType)d;
-    entry->n_dims = cJSON_GetArraySize(shape);
-    if (entry->n_dims > PRT_MAX_DIMS) return damaged(c, "`%s` has %d dimensions", item->string, entry->n_dims);
+    entry->n_dims = prt_json_size(shape);
+    if (entry->n_dims > PRT_MAX_DIMS) return damaged(c, "`%s` has %d dimensions", item->name, entry->n_dims);
     double elements = 1;
     for (int i = 0; i < entry->n_dims; i++) {
-        if (!whole_at(shape, i, &entry->shape[i])) return damaged(c, "the shape of `%s` cannot be read", item->string);
+        if (!whole_at(shape, i, &entry->shape[i])) return damaged(c, "the shape of `%s` cannot be read", item->name);
         elements *= (double)entry->shape[i];
     }
     if (!whole_at(offsets, 0, &entry->begin) || !whole_at(offsets, 1, &entry->end) || entry->end < entry->begin ||
         elements * (double)prt_dtype_bytes(entry->dtype) != (double)(entry->end - entry->begin)) {
-        return damaged(c, "the offsets of `%s` do not fit its shape", item->string);
+        return damaged(c, "the offsets of `%s` do not fit its shape", item->name);
     }
     return true;
 }
@@ -155,18 +153,18 @@ static bool check_table(PrtTable *table, const Complaint *c) {
 }
 
 static bool read_entries(const char *json, PrtTable *table, const Complaint *c) {
-    cJSON *root = cJSON_Parse(json), *item;
-    bool ok = cJSON_IsObject(root) || damaged(c, "its header is no JSON");
-    table->entries = ok ? calloc((size_t)cJSON_GetArraySize(root) + 1, sizeof *table->entries) : NULL;
+    PrtJson *root = prt_json_parse(json), *item;
+    bool ok = prt_json_is(root, PRT_JSON_OBJECT) || damaged(c, "its header is no JSON");
+    table->entries = ok ? calloc((size_t)prt_json_size(root) + 1, sizeof *table->entries) : NULL;
     if (ok && !table->entries) ok = damaged(c, "out of memory");
     if (ok) {
-        cJSON_ArrayForEach(item, root) {
-            if (!strcmp(item->string, "__metadata__")) continue;
+        PRT_JSON_EACH(item, root) {
+            if (!strcmp(item->name, "__metadata__")) continue;
             ok = read_entry(item, &table->entries[table->n++], c);
             if (!ok) break;
         }
     }
-    cJSON_Delete(root);
+    prt_json_free(root);
     return ok && check_table(table, c);
 }
 

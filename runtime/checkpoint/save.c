@@ -8,9 +8,9 @@
 #include "checkpoint/format.h"
 
 #include "comm/comm.h"
+#include "core/json.h"
 #include "core/util.h"
 
-#include <cjson/cJSON.h>
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -31,7 +31,7 @@ typedef struct Saver {
     char folder[PRT_PATH + 32], final[PRT_PATH + 32];
     PrtTable tables[PRT_FILE_KINDS];
     int fds[PRT_FILE_KINDS];
-    cJSON *files; /* rank 0: for COMPLETE */
+    PrtText files; /* rank 0: for COMPLETE */
     /* of one tensor, while its runs are written */
     int fd;
     const char *block;
@@ -163,18 +163,11 @@ static int open_files(Saver *s) {
 
 /* ---- checksums and COMPLETE ---- */
 
-static void list_file(cJSON *files, const char *name, int64_t bytes, int64_t chunk, const uint64_t *sums, int64_t n) {
-    cJSON *file = cJSON_CreateObject();
-    cJSON_AddStringToObject(file, "name", name);
-    cJSON_AddNumberToObject(file, "bytes", (double)bytes);
-    cJSON_AddNumberToObject(file, "chunk", (double)chunk);
-    cJSON *list = cJSON_AddArrayToObject(file, "xxh64");
-    for (int64_t i = 0; i < n; i++) {
-        char hex[24];
-        snprintf(hex, sizeof hex, "%016llx", (unsigned long long)sums[i]);
-        cJSON_AddItemToArray(list, cJSON_CreateString(hex));
-    }
-    cJSON_AddItemToArray(files, file);
+static void list_file(PrtText *files, const char *name, int64_t bytes, int64_t chunk, const uint64_t *sums, int64_t n) {
+    prt_text_add(files, "%s\n    {\"name\": \"%s\", \"bytes\": %lld, \"chunk\": %lld, \"xxh64\": [", files->n ? "," : "", name, (long long)bytes,
+                 (long long)chunk);
+    for (int64_t i = 0; i < n; i++) prt_text_add(files, "%s\"%016llx\"", i ? ", " : "", (unsigned long long)sums[i]);
+    prt_text_add(files, "]}");
 }
 
 static void sum_file(Saver *s, int kind) {
@@ -187,7 +180,7 @@ static void sum_file(Saver *s, int kind) {
         error = prt_xxh64_file(s->fds[kind], i * chunk, i == n - 1 ? bytes - i * chunk : chunk, &sums[i]);
     }
     agree(s, error);
-    if (rank->number == 0) list_file(s->files, prt_file_name[kind], bytes, chunk, sums, n);
+    if (rank->number == 0) list_file(&s->files, prt_file_name[kind], bytes, chunk, sums, n);
     agree(s, 0); /* before the next file's sums */
 }
 
@@ -202,50 +195,47 @@ static int write_text(const char *folder, const char *name, const char *text) {
     return error;
 }
 
-static char *state_text(const PrtRank *rank, const PrtState *state) {
+static void add_text(PrtText *text, const char *name, const char *value) {
+    prt_text_add(text, ",\n  \"%s\": ", name);
+    prt_text_quote(text, value);
+}
+
+static PrtText state_text(const PrtRank *rank, const PrtState *state) {
     const PrtProgram *p = rank->program;
-    char number[32];
     struct timespec now;
     clock_gettime(CLOCK_REALTIME, &now);
-    cJSON *root = cJSON_CreateObject();
-    cJSON_AddNumberToObject(root, "version", 1);
-    cJSON_AddNumberToObject(root, "step", (double)state->step);
-    cJSON_AddNumberToObject(root, "samples", (double)state->samples);
-    cJSON_AddNumberToObject(root, "seed", (double)state->seed);
-    cJSON_AddNumberToObject(root, "batch", (double)p->batch);
-    snprintf(number, sizeof number, "%016llx", (unsigned long long)state->run);
-    cJSON_AddStringToObject(root, "run", number);
-    snprintf(number, sizeof number, "%lld%09ld", (long long)now.tv_sec, now.tv_nsec);
-    cJSON_AddStringToObject(root, "saved_at", number);
-    cJSON_AddStringToObject(root, "source", p->source);
-    cJSON_AddStringToObject(root, "plan", p->plan);
-    cJSON_AddStringToObject(root, "model", p->model);
-    cJSON_AddStringToObject(root, "hash", p->hash);
-    cJSON_AddStringToObject(root, "compiler", p->compiler);
-    cJSON_AddStringToObject(root, "optimizer", p->optimizer);
-    cJSON *mesh = cJSON_AddObjectToObject(root, "mesh");
-    for (int a = 0; a < p->n_axes; a++) cJSON_AddNumberToObject(mesh, p->mesh[a].name, p->mesh[a].size);
-    char *text = cJSON_Print(root);
-    cJSON_Delete(root);
+    PrtText text = {0};
+    prt_text_add(&text, "{\n  \"version\": 1,\n  \"step\": %lld,\n  \"samples\": %lld,\n  \"seed\": %lld,\n  \"batch\": %lld,\n", (long long)state->step,
+                 (long long)state->samples, (long long)state->seed, (long long)p->batch);
+    prt_text_add(&text, "  \"run\": \"%016llx\",\n  \"saved_at\": \"%lld%09ld\"", (unsigned long long)state->run, (long long)now.tv_sec, now.tv_nsec);
+    add_text(&text, "source", p->source);
+    add_text(&text, "plan", p->plan);
+    add_text(&text, "model", p->model);
+    add_text(&text, "hash", p->hash);
+    add_text(&text, "compiler", p->compiler);
+    add_text(&text, "optimizer", p->optimizer);
+    prt_text_add(&text, ",\n  \"mesh\": {");
+    for (int a = 0; a < p->n_axes; a++) {
+        prt_text_add(&text, "%s", a ? ", " : "");
+        prt_text_quote(&text, p->mesh[a].name);
+        prt_text_add(&text, ": %d", p->mesh[a].size);
+    }
+    prt_text_add(&text, "}\n}\n");
     return text;
 }
 
 static int finish(Saver *s, const PrtState *state) {
-    char *text = state_text(s->rank, state);
-    if (!text) return ENOMEM;
-    int error = write_text(s->folder, "state.json", text);
-    uint64_t sum = prt_xxh64(text, strlen(text), 0);
-    list_file(s->files, "state.json", (int64_t)strlen(text), prt_chunk_bytes(0), &sum, 1);
-    free(text);
-    cJSON *root = cJSON_CreateObject();
-    cJSON_AddNumberToObject(root, "version", 1);
-    cJSON_AddItemReferenceToObject(root, "files", s->files);
-    text = cJSON_Print(root);
-    cJSON_Delete(root);
-    if (!text) return ENOMEM;
+    PrtText text = state_text(s->rank, state), complete = {0};
+    if (text.failed) return ENOMEM;
+    int error = write_text(s->folder, "state.json", text.data);
+    uint64_t sum = prt_xxh64(text.data, text.n, 0);
+    list_file(&s->files, "state.json", (int64_t)text.n, prt_chunk_bytes(0), &sum, 1);
+    free(text.data);
+    prt_text_add(&complete, "{\n  \"version\": 1,\n  \"files\": [%s\n  ]\n}\n", s->files.data ? s->files.data : "");
+    if (s->files.failed || complete.failed) error = ENOMEM;
     if (!error) error = sync_folder(s->folder);
-    if (!error) error = write_text(s->folder, "COMPLETE", text);
-    free(text);
+    if (!error) error = write_text(s->folder, "COMPLETE", complete.data);
+    free(complete.data);
     if (!error) error = sync_folder(s->folder);
     if (!error && rename(s->folder, s->final)) {
         /* There is one of this step, of an earlier run: the two change places, so that one is there at any time. */
@@ -289,11 +279,11 @@ static void close_saver(Saver *s, char **headers) {
         prt_table_free(&s->tables[kind]);
         free(headers[kind]);
     }
-    cJSON_Delete(s->files);
+    free(s->files.data);
 }
 
 void prt_checkpoint_save(PrtRank *rank, const char *path, const PrtState *state, int64_t keep) {
-    Saver s = {.rank = rank, .path = path, .fds = {-1, -1}, .files = cJSON_CreateArray()};
+    Saver s = {.rank = rank, .path = path, .fds = {-1, -1}};
     char *headers[PRT_FILE_KINDS];
     snprintf(s.folder, sizeof s.folder, "%.3000s/.saving", path);
     snprintf(s.final, sizeof s.final, "%.3000s/step-%08lld", path, (long long)state->step);

@@ -127,7 +127,7 @@ static bool parse_one(PrtOptions *o, char **argv, int *i, int argc, char *why, s
 }
 
 bool prt_options_parse(PrtOptions *o, int argc, char **argv, char *why, size_t size) {
-    *o = (PrtOptions){.self = argc ? argv[0] : "train", .stop_at = -1, .log_every = 1, .timeout = 600, .tokens = 256,
+    *o = (PrtOptions){.self = argc ? argv[0] : "train", .stop_at = -1, .log_every = 10, .timeout = 600, .tokens = 256,
                       .temperature = 0.8, .sample_seed = -1};
     for (int i = 1; i < argc; i++) {
         if (argv[i][0] == '-') {
@@ -251,7 +251,7 @@ void prt_options_help(const char *self) {
            "  --steps N         stop after step N (the learning rate keeps the program's schedule; `--set steps=N` changes both)\n"
            "  --resume [DIR]    continue from the newest complete checkpoint (of DIR, or where the program saves)\n"
            "  --metrics FILE    write one JSON object a step\n"
-           "  --log-every N     a line every N steps, where the output is no terminal\n"
+           "  --log-every N     a line every N steps, where the output is no terminal (10)\n"
            "  --set NAME=VALUE  change the program: steps, seed, lr, lr.warmup, lr.end, threads, save.path, save.every, save.keep,\n"
            "                    eval.every, eval.batches, log.every, timeout, data\n"
            "  --threads N       threads of each rank (0: a share of the cores)\n"

@@ -2,7 +2,6 @@
  * runtime relies on for their agreement, so that a description from another version is refused, not misread. */
 #include "core/program.h"
 
-#include <cjson/cJSON.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -10,7 +9,7 @@
 #include <string.h>
 #include <strings.h>
 
-#include "core/util.h"
+#include "core/json.h"
 
 const char *const prt_dtype_name[PRT_DTYPES] = {"f32", "f64", "bf16", "f16", "i32", "u32", "bool", "u8", "i64"};
 const char *const prt_dtype_safetensors[PRT_DTYPES] = {"F32", "F64", "BF16", "F16", "I32", "U32", "BOOL", "U8", "I64"};
@@ -59,17 +58,17 @@ static const char *keep(Reader *r, const char *text) {
     return copy;
 }
 
-static const cJSON *field(const cJSON *object, const char *name) {
-    const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, name);
-    return cJSON_IsNull(item) ? NULL : item;
+static const PrtJson *field(const PrtJson *object, const char *name) {
+    const PrtJson *item = prt_json_get(object, name);
+    return prt_json_is(item, PRT_JSON_NULL) ? NULL : item;
 }
 
-static int64_t whole(Reader *r, const cJSON *item, const char *name, int64_t low, int64_t high) {
-    if (!cJSON_IsNumber(item) || item->valuedouble != floor(item->valuedouble)) {
+static int64_t whole(Reader *r, const PrtJson *item, const char *name, int64_t low, int64_t high) {
+    if (!prt_json_is(item, PRT_JSON_NUMBER) || item->number != floor(item->number)) {
         complain(r, "`%s%s` is not a whole number", r->at, name);
         return low;
     }
-    double value = item->valuedouble;
+    double value = item->number;
     if (!(value >= (double)low && value <= (double)high)) {
         complain(r, "`%s%s` is %.17g, not between %lld and %lld", r->at, name, value, (long long)low, (long long)high);
         return low;
@@ -77,8 +76,8 @@ static int64_t whole(Reader *r, const cJSON *item, const char *name, int64_t low
     return (int64_t)value;
 }
 
-static int64_t number(Reader *r, const cJSON *object, const char *name, int64_t low, int64_t high) {
-    const cJSON *item = field(object, name);
+static int64_t number(Reader *r, const PrtJson *object, const char *name, int64_t low, int64_t high) {
+    const PrtJson *item = field(object, name);
     if (!item) {
         complain(r, "`%s%s` is missing", r->at, name);
         return low;
@@ -86,58 +85,58 @@ static int64_t number(Reader *r, const cJSON *object, const char *name, int64_t 
     return whole(r, item, name, low, high);
 }
 
-static int64_t number_or(Reader *r, const cJSON *object, const char *name, int64_t low, int64_t high, int64_t otherwise) {
-    const cJSON *item = field(object, name);
+static int64_t number_or(Reader *r, const PrtJson *object, const char *name, int64_t low, int64_t high, int64_t otherwise) {
+    const PrtJson *item = field(object, name);
     return item ? whole(r, item, name, low, high) : otherwise;
 }
 
-static double real_or(Reader *r, const cJSON *object, const char *name, double otherwise) {
-    const cJSON *item = field(object, name);
+static double real_or(Reader *r, const PrtJson *object, const char *name, double otherwise) {
+    const PrtJson *item = field(object, name);
     if (!item) return otherwise;
-    if (!cJSON_IsNumber(item) || !isfinite(item->valuedouble)) {
+    if (!prt_json_is(item, PRT_JSON_NUMBER) || !isfinite(item->number)) {
         complain(r, "`%s%s` is not a number", r->at, name);
         return otherwise;
     }
-    return item->valuedouble;
+    return item->number;
 }
 
-static const char *text_or(Reader *r, const cJSON *object, const char *name, const char *otherwise) {
-    const cJSON *item = field(object, name);
+static const char *text_or(Reader *r, const PrtJson *object, const char *name, const char *otherwise) {
+    const PrtJson *item = field(object, name);
     if (!item) return otherwise ? keep(r, otherwise) : NULL;
-    if (!cJSON_IsString(item)) {
+    if (!prt_json_is(item, PRT_JSON_TEXT)) {
         complain(r, "`%s%s` is not a text", r->at, name);
         return NULL;
     }
-    return keep(r, item->valuestring);
+    return keep(r, item->text);
 }
 
-static const char *text(Reader *r, const cJSON *object, const char *name) {
+static const char *text(Reader *r, const PrtJson *object, const char *name) {
     const char *value = text_or(r, object, name, NULL);
     if (!value) complain(r, "`%s%s` is missing", r->at, name);
     return value ? value : keep(r, "");
 }
 
-static const cJSON *list(Reader *r, const cJSON *object, const char *name, bool needed) {
-    const cJSON *item = field(object, name);
+static const PrtJson *list(Reader *r, const PrtJson *object, const char *name, bool needed) {
+    const PrtJson *item = field(object, name);
     if (!item && !needed) return NULL;
-    if (!cJSON_IsArray(item)) complain(r, "`%s%s` is not a list", r->at, name);
-    return cJSON_IsArray(item) ? item : NULL;
+    if (!prt_json_is(item, PRT_JSON_LIST)) complain(r, "`%s%s` is not a list", r->at, name);
+    return prt_json_is(item, PRT_JSON_LIST) ? item : NULL;
 }
 
-static PrtDType read_dtype(Reader *r, const cJSON *object) {
-    const cJSON *item = field(object, "dtype");
-    for (int i = 0; cJSON_IsString(item) && i < PRT_DTYPES; i++) {
-        if (!strcmp(item->valuestring, prt_dtype_name[i])) return (PrtDType)i;
+static PrtDType read_dtype(Reader *r, const PrtJson *object) {
+    const PrtJson *item = field(object, "dtype");
+    for (int i = 0; prt_json_is(item, PRT_JSON_TEXT) && i < PRT_DTYPES; i++) {
+        if (!strcmp(item->text, prt_dtype_name[i])) return (PrtDType)i;
     }
     complain(r, "`%sdtype` is not one that this runtime knows", r->at);
     return PRT_F32;
 }
 
-static int read_shape(Reader *r, const cJSON *object, int64_t *shape) {
-    const cJSON *items = list(r, object, "shape", true), *item;
+static int read_shape(Reader *r, const PrtJson *object, int64_t *shape) {
+    const PrtJson *items = list(r, object, "shape", true), *item;
     int n = 0;
     double elements = 1;
-    cJSON_ArrayForEach(item, items) {
+    PRT_JSON_EACH(item, items) {
         if (n == PRT_MAX_DIMS) {
             complain(r, "`%sshape` has more than %d dimensions", r->at, PRT_MAX_DIMS);
             break;
@@ -149,11 +148,11 @@ static int read_shape(Reader *r, const cJSON *object, int64_t *shape) {
     return n;
 }
 
-static void read_mesh(Reader *r, const cJSON *root) {
+static void read_mesh(Reader *r, const PrtJson *root) {
     PrtProgram *p = r->program;
-    const cJSON *item;
+    const PrtJson *mesh = list(r, root, "mesh", true), *axes = list(r, root, "data_axes", false), *item;
     int64_t ranks = 1;
-    cJSON_ArrayForEach(item, list(r, root, "mesh", true)) {
+    PRT_JSON_EACH(item, mesh) {
         stand(r, "mesh[%d].", p->n_axes);
         if (p->n_axes == PRT_MAX_AXES) {
             complain(r, "the mesh has more than %d axes", PRT_MAX_AXES);
@@ -171,7 +170,7 @@ static void read_mesh(Reader *r, const cJSON *root) {
     p->n_ranks = (int)ranks;
     stand(r, "%s", "");
     p->data_ranks = 1;
-    cJSON_ArrayForEach(item, list(r, root, "data_axes", false)) {
+    PRT_JSON_EACH(item, axes) {
         if (p->n_data_axes == p->n_axes || r->failed) {
             complain(r, "`data_axes` names more axes than the mesh has");
             break;
@@ -185,43 +184,43 @@ static void read_mesh(Reader *r, const cJSON *root) {
     }
 }
 
-static void read_dataset(Reader *r, const cJSON *object, PrtDataset *set) {
+static void read_dataset(Reader *r, const PrtJson *object, PrtDataset *set) {
     const char *kind = text(r, object, "kind");
     set->span = text_or(r, object, "span", "");
     if (!strcmp(kind, "arrays")) {
         set->kind = PRT_DATA_ARRAYS;
-        const cJSON *columns = field(object, "columns"), *item;
-        if (!cJSON_IsObject(columns)) complain(r, "`%scolumns` is missing", r->at);
-        int n = cJSON_GetArraySize(columns);
+        const PrtJson *columns = field(object, "columns"), *item;
+        if (!prt_json_is(columns, PRT_JSON_OBJECT)) complain(r, "`%scolumns` is missing", r->at);
+        int n = prt_json_size(columns);
         set->paths = take(r, n, sizeof *set->paths);
         set->columns = take(r, n, sizeof *set->columns);
         if (r->failed) return;
-        cJSON_ArrayForEach(item, columns) {
-            if (!cJSON_IsString(item)) complain(r, "`%scolumns` holds something that is no path", r->at);
-            set->columns[set->n_paths] = keep(r, item->string);
-            set->paths[set->n_paths++] = keep(r, cJSON_IsString(item) ? item->valuestring : "");
+        PRT_JSON_EACH(item, columns) {
+            if (!prt_json_is(item, PRT_JSON_TEXT)) complain(r, "`%scolumns` holds something that is no path", r->at);
+            set->columns[set->n_paths] = keep(r, item->name);
+            set->paths[set->n_paths++] = keep(r, prt_json_is(item, PRT_JSON_TEXT) ? item->text : "");
         }
     } else {
         if (!strcmp(kind, "tokens")) set->kind = PRT_DATA_TOKENS;
         else if (!strcmp(kind, "text")) set->kind = PRT_DATA_TEXT;
         else complain(r, "`%skind` is `%s`: not `text`, `tokens` or `arrays`", r->at, kind);
-        const cJSON *paths = list(r, object, "paths", true), *item;
-        set->paths = take(r, cJSON_GetArraySize(paths), sizeof *set->paths);
+        const PrtJson *paths = list(r, object, "paths", true), *item;
+        set->paths = take(r, prt_json_size(paths), sizeof *set->paths);
         if (r->failed) return;
-        cJSON_ArrayForEach(item, paths) {
-            if (!cJSON_IsString(item)) complain(r, "`%spaths` holds something that is no path", r->at);
-            set->paths[set->n_paths++] = keep(r, cJSON_IsString(item) ? item->valuestring : "");
+        PRT_JSON_EACH(item, paths) {
+            if (!prt_json_is(item, PRT_JSON_TEXT)) complain(r, "`%spaths` holds something that is no path", r->at);
+            set->paths[set->n_paths++] = keep(r, prt_json_is(item, PRT_JSON_TEXT) ? item->text : "");
         }
     }
     free((char *)(uintptr_t)kind);
     if (!set->n_paths) complain(r, "`%s` names no file", r->at);
 }
 
-static PrtDataset *read_datasets(Reader *r, const cJSON *root, const char *name, int *n) {
-    const cJSON *items = list(r, root, name, false), *item;
-    PrtDataset *sets = take(r, cJSON_GetArraySize(items), sizeof *sets);
+static PrtDataset *read_datasets(Reader *r, const PrtJson *root, const char *name, int *n) {
+    const PrtJson *items = list(r, root, name, false), *item;
+    PrtDataset *sets = take(r, prt_json_size(items), sizeof *sets);
     *n = 0;
-    cJSON_ArrayForEach(item, items) {
+    PRT_JSON_EACH(item, items) {
         if (r->failed) break;
         stand(r, "%s[%d].", name, *n);
         read_dataset(r, item, &sets[(*n)++]);
@@ -230,7 +229,7 @@ static PrtDataset *read_datasets(Reader *r, const cJSON *root, const char *name,
     return sets;
 }
 
-static void read_input(Reader *r, const cJSON *item, PrtInput *input) {
+static void read_input(Reader *r, const PrtJson *item, PrtInput *input) {
     static const char *const kinds[] = {"tokens", "next", "mask", "column"};
     PrtProgram *p = r->program;
     input->name = text(r, item, "name");
@@ -267,11 +266,11 @@ static void read_input(Reader *r, const cJSON *item, PrtInput *input) {
     }
 }
 
-static void read_inputs(Reader *r, const cJSON *root) {
+static void read_inputs(Reader *r, const PrtJson *root) {
     PrtProgram *p = r->program;
-    const cJSON *items = list(r, root, "inputs", true), *item;
-    p->inputs = take(r, cJSON_GetArraySize(items), sizeof *p->inputs);
-    cJSON_ArrayForEach(item, items) {
+    const PrtJson *items = list(r, root, "inputs", true), *item;
+    p->inputs = take(r, prt_json_size(items), sizeof *p->inputs);
+    PRT_JSON_EACH(item, items) {
         if (r->failed) return;
         stand(r, "inputs[%d].", p->n_inputs);
         read_input(r, item, &p->inputs[p->n_inputs++]);
@@ -279,11 +278,11 @@ static void read_inputs(Reader *r, const cJSON *root) {
     stand(r, "%s", "");
 }
 
-static PrtScalar *read_scalars(Reader *r, const cJSON *root, const char *name, int *n) {
-    const cJSON *items = list(r, root, name, false), *item;
-    PrtScalar *scalars = take(r, cJSON_GetArraySize(items), sizeof *scalars);
+static PrtScalar *read_scalars(Reader *r, const PrtJson *root, const char *name, int *n) {
+    const PrtJson *items = list(r, root, name, false), *item;
+    PrtScalar *scalars = take(r, prt_json_size(items), sizeof *scalars);
     *n = 0;
-    cJSON_ArrayForEach(item, items) {
+    PRT_JSON_EACH(item, items) {
         if (r->failed) break;
         stand(r, "%s[%d].", name, *n);
         PrtScalar *scalar = &scalars[(*n)++];
@@ -308,7 +307,7 @@ static PrtScalar *read_scalars(Reader *r, const cJSON *root, const char *name, i
     return scalars;
 }
 
-static void read_tensor(Reader *r, const cJSON *item, const PrtRole *role, PrtTensor *tensor) {
+static void read_tensor(Reader *r, const PrtJson *item, const PrtRole *role, PrtTensor *tensor) {
     PrtProgram *p = r->program;
     tensor->name = text(r, item, "name");
     tensor->kind = text(r, item, "class");
@@ -317,14 +316,14 @@ static void read_tensor(Reader *r, const cJSON *item, const PrtRole *role, PrtTe
     for (int a = 0; a < PRT_MAX_AXES; a++) tensor->axes[a] = -1;
     int64_t part[PRT_MAX_DIMS];
     memcpy(part, tensor->shape, sizeof part);
-    const cJSON *axes = list(r, item, "axes", false), *axis;
+    const PrtJson *axes = list(r, item, "axes", false), *axis;
     int n = 0;
-    cJSON_ArrayForEach(axis, axes) {
+    PRT_JSON_EACH(axis, axes) {
         if (n == p->n_axes) {
             complain(r, "`%saxes` has more entries than the mesh", r->at);
             break;
         }
-        if (!cJSON_IsNull(axis)) {
+        if (!prt_json_is(axis, PRT_JSON_NULL)) {
             int dim = (int)whole(r, axis, "axes", 0, tensor->n_dims - 1);
             if (r->failed) return;
             tensor->axes[n] = dim;
@@ -340,32 +339,32 @@ static void read_tensor(Reader *r, const cJSON *item, const PrtRole *role, PrtTe
     if (tensor->bytes < need) complain(r, "`%sbytes` of `%s` is less than its block, %lld", r->at, tensor->name, (long long)need);
     if (tensor->offset + need > role->arena_bytes) complain(r, "`%s` (%s) lies outside of the arena", r->at, tensor->name);
     tensor->bytes = need;
-    const cJSON *save = field(item, "save");
-    tensor->saved = save ? cJSON_IsTrue(save) : !strcmp(tensor->kind, "weight") || !strcmp(tensor->kind, "moment");
+    const PrtJson *save = field(item, "save");
+    tensor->saved = save ? prt_json_is(save, PRT_JSON_BOOL) && save->truth : !strcmp(tensor->kind, "weight") || !strcmp(tensor->kind, "moment");
 }
 
 /* -2: no such entry. */
-static int find_entry(Reader *r, const cJSON *entries, const char *kind) {
-    const cJSON *item = cJSON_GetObjectItemCaseSensitive(entries, kind);
+static int find_entry(Reader *r, const PrtJson *entries, const char *kind) {
+    const PrtJson *item = prt_json_get(entries, kind);
     if (!item) {
         char lower[32];
         snprintf(lower, sizeof lower, "%s", kind);
         for (char *c = lower; *c; c++) *c = (char)(*c >= 'A' && *c <= 'Z' ? *c + 32 : *c);
-        item = cJSON_GetObjectItemCaseSensitive(entries, lower);
+        item = prt_json_get(entries, lower);
     }
-    if (!item && !strcmp(kind, "OPT")) item = cJSON_GetObjectItemCaseSensitive(entries, "update");
+    if (!item && !strcmp(kind, "OPT")) item = prt_json_get(entries, "update");
     if (!item) return -2;
-    return cJSON_IsNull(item) ? -1 : (int)whole(r, item, kind, 0, 1 << 20);
+    return prt_json_is(item, PRT_JSON_NULL) ? -1 : (int)whole(r, item, kind, 0, 1 << 20);
 }
 
-static int optional_entry(Reader *r, const cJSON *entries, const char *kind) {
+static int optional_entry(Reader *r, const PrtJson *entries, const char *kind) {
     int entry = find_entry(r, entries, kind);
     return entry < 0 ? -1 : entry;
 }
 
-static void read_actions(Reader *r, const cJSON *object, PrtRole *role) {
-    const cJSON *entries = field(object, "entries"), *item;
-    if (!cJSON_IsObject(entries)) {
+static void read_actions(Reader *r, const PrtJson *object, PrtRole *role) {
+    const PrtJson *entries = field(object, "entries"), *item;
+    if (!prt_json_is(entries, PRT_JSON_OBJECT)) {
         complain(r, "`%sentries` is missing", r->at);
         return;
     }
@@ -373,9 +372,9 @@ static void read_actions(Reader *r, const cJSON *object, PrtRole *role) {
     role->begin = optional_entry(r, entries, "begin");
     role->eval = optional_entry(r, entries, "eval");
     role->decode = optional_entry(r, entries, "decode");
-    const cJSON *actions = list(r, object, "actions", true);
-    role->actions = take(r, cJSON_GetArraySize(actions), sizeof *role->actions);
-    cJSON_ArrayForEach(item, actions) {
+    const PrtJson *actions = list(r, object, "actions", true);
+    role->actions = take(r, prt_json_size(actions), sizeof *role->actions);
+    PRT_JSON_EACH(item, actions) {
         if (r->failed) return;
         PrtActionRow *action = &role->actions[role->n_actions];
         action->kind = text(r, item, "kind");
@@ -389,17 +388,17 @@ static void read_actions(Reader *r, const cJSON *object, PrtRole *role) {
     if (!role->n_actions) complain(r, "`%sactions` is empty", r->at);
 }
 
-static void read_role(Reader *r, const cJSON *object, int index, PrtRole *role) {
-    const cJSON *item, *tensors = list(r, object, "tensors", true);
+static void read_role(Reader *r, const PrtJson *object, int index, PrtRole *role) {
+    const PrtJson *item, *tensors = list(r, object, "tensors", true), *memory = field(object, "memory");
     role->arena_bytes = number(r, object, "arena_bytes", 0, ROOM);
     role->scratch_bytes = number_or(r, object, "scratch_bytes", 0, ROOM, 0);
-    cJSON_ArrayForEach(item, field(object, "memory")) {
+    PRT_JSON_EACH(item, memory) {
         if (role->n_memory == 16) break;
-        role->memory[role->n_memory].kind = keep(r, item->string);
+        role->memory[role->n_memory].kind = keep(r, item->name);
         role->memory[role->n_memory++].bytes = whole(r, item, "memory", 0, ROOM);
     }
-    role->tensors = take(r, cJSON_GetArraySize(tensors), sizeof *role->tensors);
-    cJSON_ArrayForEach(item, tensors) {
+    role->tensors = take(r, prt_json_size(tensors), sizeof *role->tensors);
+    PRT_JSON_EACH(item, tensors) {
         if (r->failed) return;
         stand(r, "roles[%d].tensors[%d].", index, role->n_tensors);
         read_tensor(r, item, role, &role->tensors[role->n_tensors++]);
@@ -408,12 +407,12 @@ static void read_role(Reader *r, const cJSON *object, int index, PrtRole *role) 
     if (!r->failed) read_actions(r, object, role);
 }
 
-static void read_roles(Reader *r, const cJSON *root) {
+static void read_roles(Reader *r, const PrtJson *root) {
     PrtProgram *p = r->program;
-    const cJSON *roles = list(r, root, "roles", true), *item;
-    p->roles = take(r, cJSON_GetArraySize(roles), sizeof *p->roles);
-    if (cJSON_GetArraySize(roles) != 1) complain(r, "the program has %d roles; this runtime runs one", cJSON_GetArraySize(roles));
-    cJSON_ArrayForEach(item, roles) {
+    const PrtJson *roles = list(r, root, "roles", true), *item;
+    p->roles = take(r, prt_json_size(roles), sizeof *p->roles);
+    if (prt_json_size(roles) != 1) complain(r, "the program has %d roles; this runtime runs one", prt_json_size(roles));
+    PRT_JSON_EACH(item, roles) {
         if (r->failed) return;
         read_role(r, item, p->n_roles, &p->roles[p->n_roles]);
         p->n_roles++;
@@ -421,19 +420,19 @@ static void read_roles(Reader *r, const cJSON *root) {
     stand(r, "%s", "");
 }
 
-static void read_optimizer(Reader *r, const cJSON *root) {
+static void read_optimizer(Reader *r, const PrtJson *root) {
     PrtProgram *p = r->program;
-    const cJSON *optimizer = field(root, "optimizer");
-    if (!cJSON_IsObject(optimizer)) {
+    const PrtJson *optimizer = field(root, "optimizer");
+    if (!prt_json_is(optimizer, PRT_JSON_OBJECT)) {
         complain(r, "`optimizer` is missing");
         return;
     }
     stand(r, "optimizer.");
     p->optimizer = text(r, optimizer, "kind");
-    const cJSON *rate = field(optimizer, "lr");
+    const PrtJson *rate = field(optimizer, "lr");
     p->rate = (PrtRate){.steps = p->steps};
-    if (cJSON_IsNumber(rate)) {
-        p->rate.peak = p->rate.end = rate->valuedouble;
+    if (prt_json_is(rate, PRT_JSON_NUMBER)) {
+        p->rate.peak = p->rate.end = rate->number;
         stand(r, "%s", "");
         return;
     }
@@ -451,9 +450,9 @@ static void read_optimizer(Reader *r, const cJSON *root) {
     stand(r, "%s", "");
 }
 
-static void read_pauses(Reader *r, const cJSON *root) {
+static void read_pauses(Reader *r, const PrtJson *root) {
     PrtProgram *p = r->program;
-    const cJSON *eval = field(root, "eval"), *save = field(root, "save");
+    const PrtJson *eval = field(root, "eval"), *save = field(root, "save");
     if (eval) {
         p->eval_every = number_or(r, eval, "every", 0, ROOM, 0);
         p->eval_batches = number_or(r, eval, "batches", 0, ROOM, 1);
@@ -467,7 +466,7 @@ static void read_pauses(Reader *r, const cJSON *root) {
     p->from = text_or(r, root, "from", NULL);
 }
 
-static void read_all(Reader *r, const cJSON *root) {
+static void read_all(Reader *r, const PrtJson *root) {
     PrtProgram *p = r->program;
     int64_t abi = number(r, root, "abi", 0, 1 << 20);
     if (abi != PRT_ABI_VERSION && !r->failed) {
@@ -510,16 +509,16 @@ static void read_all(Reader *r, const cJSON *root) {
 
 PrtProgram *prt_program_parse(const char *json, PrtAction *const *entries, char *why, size_t size) {
     PrtProgram *program = calloc(1, sizeof *program);
-    cJSON *root = cJSON_Parse(json);
+    PrtJson *root = prt_json_parse(json);
     Reader reader = {.why = why, .size = size, .program = program};
     if (!program) complain(&reader, "out of memory");
-    else if (!cJSON_IsObject(root)) complain(&reader, "it is not a JSON object");
+    else if (!prt_json_is(root, PRT_JSON_OBJECT)) complain(&reader, "it is not a JSON object");
     else {
         program->text = json;
         program->entries = entries;
         read_all(&reader, root);
     }
-    cJSON_Delete(root);
+    prt_json_free(root);
     if (!reader.failed) return program;
     if (program) prt_program_free(program);
     return NULL;

@@ -221,6 +221,8 @@ void prt_train(PrtRun *run, PrtRank *rank) {
     /* A signal that comes after the last step changes nothing: the run is done. */
     bool early = stop && step < run->last_step;
     save(&t, step);
+    atomic_store(&rank->job->status[rank->number].peak_bytes, prt_peak_bytes(rank));
+    prt_barrier(rank, PRT_WORLD, "the end");
     if (rank->number == 0) {
         say_end(&t, step, early ? stop_signal(&t) : 0);
         prt_log_close(&t.log);

@@ -72,14 +72,15 @@ static double seconds_left(const PrtLog *log, const PrtStepLog *s) {
     return (double)left * (log->steady_ms / 1000 + log->pause_s / (double)done);
 }
 
-/* "loss 3.1415  val 3.2  norm 1.2  lr 6.0e-04  123 ms  4,567 tok/s  mfu 41%  1.2/1.1 GiB" */
+/* "loss 3.1415  val_loss 3.2000  grad_norm 1.200  lr 6.00e-04  123.0 ms  4,567 tok/s  mfu 41.0%  memory 1.2 GiB, planned 1.1 GiB" */
 static void describe(const PrtLog *log, const PrtStepLog *s, char *text, size_t size) {
     char rate[32], peak[32], predicted[32], val[40] = "", norm[40] = "", mfu[32] = "  mfu n/a";
     double utilisation = mfu_of(log, s);
-    if (!isnan(log->val_loss)) snprintf(val, sizeof val, "  val_loss %.4f", log->val_loss);
+    double val_loss = log->bar ? log->val_loss : s->val_loss; /* on the progress line the last one stays */
+    if (!isnan(val_loss)) snprintf(val, sizeof val, "  val_loss %.4f", val_loss);
     if (!isnan(s->grad_norm)) snprintf(norm, sizeof norm, "  grad_norm %.3f", s->grad_norm);
     if (!isnan(utilisation)) snprintf(mfu, sizeof mfu, "  mfu %.1f%%", utilisation);
-    snprintf(text, size, "loss %.4f%s%s  lr %.2e  %.1f ms  %s %s/s%s  memory %s of %s", s->loss, val, norm, s->lr, s->step_ms,
+    snprintf(text, size, "loss %.4f%s%s  lr %.2e  %.1f ms  %s %s/s%s  memory %s, planned %s", s->loss, val, norm, s->lr, s->step_ms,
              prt_commas((int64_t)(s->tokens_per_second + 0.5), rate), log->run->program->seq ? "tok" : "samples", mfu,
              prt_bytes((double)s->peak_bytes, peak), prt_bytes((double)log->predicted_bytes, predicted));
 }

@@ -1,18 +1,15 @@
 /* Speed of generated products and attention: GFLOP/s beside this machine's peak and, where it is installed, OpenBLAS.
  *
- *   bench_product LIBRARY [THREADS]      LIBRARY: a shared library of plan_inner and runtime/cpu, see tests/bench/README.md
+ *   bench_product [THREADS] [CPU] [PART OF A NAME]
  *
  * The two sides alternate, and the ratio is the median of paired ratios: neighbours on the machine disturb both alike. */
 #include "core/rank.h"
+#include "inner_library.h"
 
-#include <dlfcn.h>
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <time.h>
 
-enum { PAIRS = 9, MAX_PAIRS = 64 };
+enum { PAIRS = 9 };
 
 typedef void Sgemm(int order, int ta, int tb, int m, int n, int k, float alpha, const float *a, int lda, const float *b, int ldb,
                    float beta, float *c, int ldc);
@@ -28,12 +25,6 @@ static int by_value(const void *x, const void *y) { return (*(const double *)x >
 static double median(double *x, int n) {
     qsort(x, (size_t)n, sizeof *x, by_value);
     return x[n / 2];
-}
-/* Stores the symbol's address in the function pointer at `to`. */
-static void need(void *library, const char *name, void *to) {
-    void *p = dlsym(library, name);
-    if (p == NULL) fprintf(stderr, "%s\n", dlerror()), exit(1);
-    memcpy(to, &p, sizeof p);
 }
 static float *random_floats(int64_t n) {
     float *x = aligned_alloc(64, (size_t)(n + 16) * sizeof *x / 64 * 64 + 64);
@@ -94,25 +85,32 @@ static void bench_attention(PrtRank *rank, Attention *attend, Attention *grad, i
 }
 
 int main(int argc, char **argv) {
-    if (argc < 2) return fprintf(stderr, "usage: bench_product LIBRARY [THREADS]\n"), 2;
-    int threads = argc > 2 ? atoi(argv[2]) : 1;
+    int threads = argc > 1 ? atoi(argv[1]) : 1;
+    const char *only = argc > 3 ? argv[3] : "";
+    char folder[] = "/tmp/plan_bench_XXXXXX";
+    if (threads < 1 || mkdtemp(folder) == NULL) return fprintf(stderr, "usage: bench_product [THREADS] [CPU] [NAME]\n"), 2;
+    inner_build_runtime(folder);
+    inner_emit(folder, "inner", argc > 2 ? argv[2] : "native", 0);
+    void *library = inner_load(folder, "inner");
+    char command[128];
+    snprintf(command, sizeof command, "rm -rf %s", folder);
+    inner_command(command);
     if (__builtin_cpu_supports("avx512vl")) setenv("OPENBLAS_CORETYPE", "SKYLAKEX", 0); /* old releases do not know new ones */
     char count[16];
     snprintf(count, sizeof count, "%d", threads);
     setenv("OPENBLAS_NUM_THREADS", count, 1);
-    void *library = dlopen(argv[1], RTLD_NOW | RTLD_LOCAL), *openblas = dlopen("libopenblas.so.0", RTLD_NOW | RTLD_LOCAL);
-    if (library == NULL) return fprintf(stderr, "%s\n", dlerror()), 1;
+    void *openblas = dlopen("libopenblas.so.0", RTLD_NOW | RTLD_LOCAL);
     Product *product;
     Attention *attend, *grad;
     PrtPool *(*pool_open)(int, const int *, int);
     double (*probe)(int);
     Sgemm *blas = NULL;
-    need(library, "prt_product", &product);
-    need(library, "prt_attend", &attend);
-    need(library, "prt_attend_grad", &grad);
-    need(library, "prt_pool_open", &pool_open);
-    need(library, "prt_probe_flops", &probe);
-    if (openblas != NULL) need(openblas, "cblas_sgemm", &blas);
+    inner_symbol(library, "prt_product", &product);
+    inner_symbol(library, "prt_attend", &attend);
+    inner_symbol(library, "prt_attend_grad", &grad);
+    inner_symbol(library, "prt_pool_open", &pool_open);
+    inner_symbol(library, "prt_probe_flops", &probe);
+    if (openblas != NULL) inner_symbol(openblas, "cblas_sgemm", &blas);
     PrtRank rank = {.threads = threads, .scratch_bytes = PRT_SCRATCH_BYTES};
     rank.scratch = aligned_alloc(64, (size_t)(threads * rank.scratch_bytes));
     rank.pool = pool_open(threads, NULL, 0);
@@ -124,9 +122,9 @@ int main(int argc, char **argv) {
         {"fc dW TN", 768, 3072, 1024, 1, 0},  {"head NT", 256, 50257, 768, 0, 1},    {"tiny NN", 3072, 384, 384, 0, 0},
         {"tiny fc NN", 3072, 1536, 384, 0, 0}, {"small NN", 512, 128, 128, 0, 0},    {"one row NT", 1, 3072, 768, 0, 1},
     };
-    const char *only = getenv("ONLY");
     for (size_t i = 0; i < sizeof gemms / sizeof gemms[0]; i++)
-        if (only == NULL || strstr(gemms[i].name, only) != NULL) bench_gemm(&rank, product, blas, &gemms[i]);
+        if (strstr(gemms[i].name, only) != NULL) bench_gemm(&rank, product, blas, &gemms[i]);
+    if (strstr("attention", only) == NULL) return 0;
     bench_attention(&rank, attend, grad, 4, 256, 12, 64);
     bench_attention(&rank, attend, grad, 1, 1024, 12, 64);
     bench_attention(&rank, attend, grad, 8, 128, 4, 32);

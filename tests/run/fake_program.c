@@ -17,6 +17,9 @@
 #ifndef FAKE_RANKS
 #define FAKE_RANKS 1
 #endif
+#ifndef FAKE_KIND
+#define FAKE_KIND "text" /* or "tokens" */
+#endif
 #define TEXT2(x) #x
 #define TEXT(x) TEXT2(x)
 
@@ -48,7 +51,7 @@ const char plan_program[] =
     "{\"abi\": 1, \"compiler\": \"0.1.0\", \"source\": \"fake.plan\", \"plan\": \"ranks" TEXT(FAKE_RANKS) "\", \"model\": \"Bigram\","
     "\"hash\": \"fa4e" TEXT(FAKE_RANKS) "\", \"mesh\": [{\"name\": \"data\", \"size\": " TEXT(FAKE_RANKS) "}], \"threads\": 1, \"seed\": 7,"
     "\"steps\": 40, \"batch\": 16, \"micro_batch\": 8, \"micros\": 2, \"flops_per_token\": 1536, \"parameters\": 65560, \"data_axes\": [0],"
-    "\"data\": [{\"kind\": \"text\", \"paths\": [\"corpus*.txt\"], \"span\": \"fake.plan:3\"}], \"validation\": [], \"split\": 0.1,"
+    "\"data\": [{\"kind\": \"" FAKE_KIND "\", \"paths\": [\"corpus*.txt\"], \"span\": \"fake.plan:3\"}], \"validation\": [], \"split\": 0.1,"
     "\"vocab\": 256, \"seq\": 16, \"tokens_per_step\": 256,"
     "\"inputs\": [{\"name\": \"tokens\", \"role\": \"tokens\", \"dtype\": \"i32\", \"shape\": ["
 #if FAKE_RANKS == 1

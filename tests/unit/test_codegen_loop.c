@@ -77,6 +77,114 @@ static void compare(LoopCase *c, void *library, int seed, const char *what) {
     case_release(c, found);
 }
 
+/* ---- every function on many arguments --------------------------------------------------------------------------------- */
+
+enum { N_ARGUMENTS = 1 << 18 };
+
+/* Floats of every size and sign, then special ones. */
+static void fill_arguments(float *x, float *y) {
+    for (uint32_t i = 0; i < N_ARGUMENTS; i++) {
+        x[i] = i % 4 == 0 ? math_float(i << 14 | (i * 2654435761u >> 18)) : ((float)(i * 2654435761u >> 8) * 0x1p-24f - 0.5f) * 200.0f;
+        y[i] = (float)((int32_t)(i * 40503u) >> 16) * 0x1p-11f;
+    }
+    static const float special[] = {0.0f, -0.0f, INFINITY, -INFINITY, NAN, 1e-45f, 1e-39f, 0x1p-126f, 3.4e38f, 1.0f,
+                                    -1.0f, 0.625f, 88.7228394f, -87.3365479f, -103.97f, 4194304.0f, 2147483648.0f, -2147483648.0f};
+    for (size_t i = 0; i < sizeof special / sizeof *special; i++) x[i] = special[i];
+}
+
+/* out[k] = op(x[k], y[k]) for every instruction on floats. */
+static Loop *function_loop(Session *s, LoopOp op) {
+    int64_t extent = N_ARGUMENTS;
+    Loop *loop = loop_new(s->arena, intern(s->names, loop_op_table[op].name), &extent, 1, 1);
+    LoopBuilder b = {.arena = s->arena, .loop = loop};
+    loop_begin_pass(&b, true);
+    LoopAccess access = {.pointer = 0, .stride = {1}};
+    LoopValue x = loop_load(&b, access), y;
+    access.pointer = 1;
+    y = loop_load(&b, access);
+    LoopValue z = loop_emit(&b, op, x, loop_op_table[op].operands > 1 ? y : -1, loop_op_table[op].operands > 2 ? x : -1);
+    access.pointer = 2;
+    access.memory = loop->code.at[z].type == LOOP_TYPE_F ? LOOP_MEM_F32 : LOOP_MEM_I32;
+    if (loop->code.at[z].type == LOOP_TYPE_B) access.memory = LOOP_MEM_U8;
+    loop_store(&b, access, z);
+    return loop;
+}
+
+static bool on_floats(LoopOp op) { return loop_op_table[op].operand == LOOP_TYPE_F && !loop_is_reduction(op); }
+
+static void compare_function(Session *s, void *library, LoopOp op, const char *what) {
+    const Loop *loop = function_loop(s, op);
+    static float x[N_ARGUMENTS], y[N_ARGUMENTS];
+    static uint32_t expected[N_ARGUMENTS], found[N_ARGUMENTS];
+    fill_arguments(x, y);
+    void *symbol = dlsym(library, loop->name);
+    assert_non_null(symbol);
+    Kernel_ *kernel;
+    memcpy(&kernel, &symbol, sizeof kernel);
+    loop_interpret(loop, (void *[]){x, y, expected}, 0, N_ARGUMENTS);
+    kernel((void *[]){x, y, found}, 0, 1001); /* through the tail too */
+    kernel((void *[]){x, y, found}, 1001, N_ARGUMENTS);
+    for (int i = 0; i < N_ARGUMENTS; i++)
+        if (expected[i] != found[i] && !(case_is_nan(LOOP_MEM_F32, expected[i]) && case_is_nan(LOOP_MEM_F32, found[i])))
+            fail_msg("%s: %s(%.9g, %.9g) is %08x, interpreted %08x", what, loop->name, (double)x[i], (double)y[i], found[i],
+                     expected[i]);
+}
+
+/* Sums just beside the middle of two floats, which a product and a sum in double round the wrong way. */
+static void fma_is_rounded_once(void *library) {
+    enum { N = 256 };
+    float x[N], y[N], out[N];
+    for (int i = 0; i < N; i++) {
+        float tiny = ldexpf(1.0f + 0x1p-20f, -24 - i % 7);
+        x[i] = i % 2 ? tiny : -tiny;
+        y[i] = 1.0f - 0x1p-20f;
+    }
+    void *symbol = dlsym(library, "rounded_once");
+    assert_non_null(symbol);
+    Kernel_ *kernel;
+    memcpy(&kernel, &symbol, sizeof kernel);
+    kernel((void *[]){x, y, out}, 0, N);
+    int differ = 0;
+    for (int i = 0; i < N; i++) {
+        float z = 1.0f + 0x1p-23f, once = fmaf(x[i], y[i], z);
+        assert_memory_equal(&out[i], &once, sizeof once);
+        if ((float)((double)x[i] * (double)y[i] + (double)z) != once) differ++;
+    }
+    assert_true(differ > 0); /* the cases are hard indeed */
+}
+
+static Loop *rounded_once_loop(Session *s) {
+    int64_t extent = 256;
+    Loop *loop = loop_new(s->arena, intern(s->names, "rounded_once"), &extent, 1, 1);
+    LoopBuilder b = {.arena = s->arena, .loop = loop};
+    loop_begin_pass(&b, true);
+    LoopValue x = loop_load(&b, (LoopAccess){.pointer = 0, .stride = {1}});
+    LoopValue y = loop_load(&b, (LoopAccess){.pointer = 1, .stride = {1}});
+    loop_store(&b, (LoopAccess){.pointer = 2, .stride = {1}}, loop_emit(&b, LOOP_FMA, x, y, loop_const_f(&b, 1 + 0x1p-23)));
+    return loop;
+}
+
+static void functions_at(const char *cpu, int vector_bits) {
+    Session *s = session_new();
+    Target target;
+    assert_true(target_find(s, cpu, &target));
+    if (vector_bits > 0) target.vector_bits = vector_bits;
+    Codegen *g = codegen_new(s, &target, "functions");
+    for (int op = 0; op < LOOP_OP_COUNT; op++)
+        if (on_floats((LoopOp)op)) codegen_loop(g, function_loop(s, (LoopOp)op));
+    codegen_loop(g, rounded_once_loop(s));
+    void *library = load_module(s->arena, g);
+    const char *what = arena_printf(s->arena, "%s at %d bits", cpu, target.vector_bits);
+    for (int op = 0; op < LOOP_OP_COUNT; op++)
+        if (on_floats((LoopOp)op)) compare_function(s, library, (LoopOp)op, what);
+    fma_is_rounded_once(library);
+    dlclose(library);
+    codegen_free(g);
+    session_free(s);
+}
+
+/* ---- random loops ----------------------------------------------------------------------------------------------------- */
+
 static void random_loops(const char *cpu, int vector_bits, int first) {
     Session *s = session_new();
     Target target;
@@ -117,6 +225,7 @@ static void run_on(const char *cpu, int vector_bits, int first) {
         skip();
     }
     random_loops(cpu, vector_bits, first);
+    functions_at(cpu, vector_bits);
 }
 
 static void test_128_bits(void **state) { (void)state; run_on("x86-64-v2", 0, 1); }

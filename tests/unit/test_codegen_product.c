@@ -3,13 +3,11 @@
  * For each processor level the kernels are emitted and linked with runtime/cpu into a library, which is loaded and run (if
  * this machine can). Operands end at a page that must not be touched, gaps between elements hold NaN in operands and a
  * mark in results; every result is computed with 1, 2 and 3 threads and must have the same bits. */
-#include "codegen/codegen.h"
 #include "cpu/threads.h"
+#include "inner_library.h"
 
-#include <dlfcn.h>
 #include <math.h>
 #include <setjmp.h>
-#include <stdlib.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -76,21 +74,6 @@ static void memory_free(Memory *m) { munmap(m->map, m->bytes); }
 
 /* ---- libraries ------------------------------------------------------------------------------------------------------ */
 
-static void run_command(const char *command) {
-    if (system(command) != 0) fail_msg("failed: %s", command);
-}
-
-static void build_runtime(void) {
-    char command[2048];
-    assert_non_null(mkdtemp(folder));
-    snprintf(command, sizeof command,
-             "cd %s && printf '#include <stdio.h>\\n#include <stdlib.h>\\ntypedef struct PrtRank R;_Noreturn void prt_fail(R "
-             "*r,const char *f,...){(void)r;puts(f);abort();}' > stub.c && cc -O2 -fPIC -D_GNU_SOURCE -I%s/runtime "
-             "-I%s/runtime/include -c stub.c %s/runtime/cpu/*.c",
-             folder, PLAN_SOURCE_DIR, PLAN_SOURCE_DIR, PLAN_SOURCE_DIR);
-    run_command(command);
-}
-
 static bool machine_runs(const Level *level) {
     if (level->bits == 128) return __builtin_cpu_supports("sse4.2") != 0;
     if (strcmp(level->cpu, "x86-64-v3") == 0) return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
@@ -100,39 +83,17 @@ static bool machine_runs(const Level *level) {
 
 /* False where this machine cannot run the code (it is emitted all the same). */
 static bool library_open(const Level *level, Library *lib) {
-    char path[256], command[1024];
-    Session *s = session_new();
-    Target target;
-    assert_true(target_find(s, level->cpu, &target));
-    target.vector_bits = level->bits;
-    Codegen *g = codegen_new(s, &target, "inner");
-    codegen_inner(g);
-    snprintf(path, sizeof path, "%s/inner_%s.obj", folder, level->name);
-    bool written = codegen_object(g, path);
-    if (!written) diag_flush(s, stderr, false);
-    assert_true(written);
-    codegen_free(g);
-    session_free(s);
+    inner_emit(folder, level->name, level->cpu, level->bits);
     if (!machine_runs(level)) return false;
-
-    snprintf(command, sizeof command, "cd %s && cc -shared -Wl,-Bsymbolic -o %s.so inner_%s.obj *.o -lm -lpthread", folder,
-             level->name, level->name);
-    run_command(command);
-    snprintf(path, sizeof path, "%s/%s.so", folder, level->name);
-    *lib = (Library){.handle = dlopen(path, RTLD_NOW | RTLD_LOCAL)};
-    if (lib->handle == NULL) fail_msg("%s", dlerror());
-    struct { const char *name; void **to; } symbols[] = {
-        {"plan_inner", (void **)&lib->inner},       {"prt_pool_open", (void **)&lib->pool_open},
-        {"prt_pool_close", (void **)&lib->pool_close}, {"prt_probe_flops", (void **)&lib->probe},
-        {"prt_product", (void **)&lib->product},    {"prt_attend", (void **)&lib->attend},
-        {"prt_attend_grad", (void **)&lib->attend_grad}, {"prt_scatter", (void **)&lib->scatter},
-        {"prt_copy", (void **)&lib->copy},          {"prt_loop", (void **)&lib->loop},
-        {"prt_tasks", (void **)&lib->tasks},
-    };
-    for (size_t i = 0; i < sizeof symbols / sizeof symbols[0]; i++) {
-        *symbols[i].to = dlsym(lib->handle, symbols[i].name);
-        assert_non_null(*symbols[i].to);
-    }
+    *lib = (Library){.handle = inner_load(folder, level->name)};
+    const struct {
+        const char *name;
+        void *to;
+    } symbols[] = {{"plan_inner", &lib->inner},         {"prt_pool_open", &lib->pool_open}, {"prt_pool_close", &lib->pool_close},
+                   {"prt_probe_flops", &lib->probe},    {"prt_product", &lib->product},     {"prt_attend", &lib->attend},
+                   {"prt_attend_grad", &lib->attend_grad}, {"prt_scatter", &lib->scatter},  {"prt_copy", &lib->copy},
+                   {"prt_loop", &lib->loop},            {"prt_tasks", &lib->tasks}};
+    for (size_t i = 0; i < sizeof symbols / sizeof symbols[0]; i++) inner_symbol(lib->handle, symbols[i].name, symbols[i].to);
     for (int t = 1; t <= MAX_THREADS; t++) {
         PrtRank *rank = &lib->ranks[t];
         rank->threads = t;
@@ -598,6 +559,7 @@ typedef struct Count { _Atomic int *calls; _Atomic int total; } Count;
 static void count_task(void *context, int thread, int64_t task) {
     Count *count = context;
     assert_in_range(thread, 0, MAX_THREADS - 1);
+    for (volatile int i = 0; i < 30; i++) continue; /* long enough for others to come */
     atomic_fetch_add(&count->calls[task], 1);
     atomic_fetch_add(&count->total, 1);
 }
@@ -672,7 +634,8 @@ static void test_contract(void **state) {
 
 static int set_up(void **state) {
     (void)state;
-    build_runtime();
+    assert_non_null(mkdtemp(folder));
+    inner_build_runtime(folder);
     return 0;
 }
 static int tear_down(void **state) {

@@ -338,7 +338,7 @@ static const Mistake mistakes[] = {
     {"nn.layer_norm(x, embed), embed -> ffn", "nn.layer_norm(x, x), embed -> ffn", {"P0164", "`in` of `layer_norm` is a dimension or a size"}},
     {"import nn\n", "import nn\nlayer f(x: [...]) {\n    return f(x)\n}\n", {"P0182", "layer `f` is never called"}},
     /* statements */
-    {"loss   = cross_entropy(logits, labels, over vocab, weight = mask)", "los = cross_entropy(logits, labels, over vocab, weight = mask)", {"P0175", "is `los` a misspelt `loss`?"}},
+    {"loss   = cross_entropy(logits, labels, over vocab, weight = mask)", "los = cross_entropy(logits, labels, over vocab, weight = mask)", {"P0175", "did you mean `loss` instead of `los`?", "test.plan:16:5"}},
     {"loss   = cross", "loss = 3\n    y = cross", {"P0168", "`loss` must be a tensor of floats, not the number 3"}},
     {"    logits =", "    if x == x {\n        x = x + x\n    }\n    logits =", {"P0169", "a condition must be known at compile time"}},
     {"    logits =", "    return x\n    logits =", {"P0170", "a model returns nothing"}},

@@ -23,6 +23,7 @@ static const char *const full_text =
     "    dim kv_head = 2\n"
     "    dim group = 2\n"
     "    dim layers = 3\n"
+    "    dim now = 1 position\n"
     "    tensor x: data f32[batch, head] {data: sharded(batch), tensor: sharded(head)}\n"
     "    tensor layers.w: weight f32[layers, head] {tensor: sharded(head)} group norm gain\n"
     "    tensor m: moment f32[layers, head] {tensor: sharded(head)} of layers.w frozen\n"
@@ -114,6 +115,7 @@ static void test_bad_text(void **state) {
         {"graph g { dim l = 2; tensor x: f32[]; %0 = repeat l (%1 = carry @x) { %2 = exp(%1) } }", "one `next`"},
         {"graph g { dim l = 2; tensor x: f32[]; %0 = repeat l (%1 = slice @x) { } }", "first dimension"},
         {"graph g { tensor x: f32[]; output y = @x }", "declared above"},
+        {"graph g { %0 = ramp(dim = none) }", "a dimension"},
         {"graph g { } more", "the end of the text"},
         {"graph g { tensor x: f32[] of y }", "a tensor of this graph"},
     };
@@ -125,6 +127,38 @@ static void test_truncated_text(void **state) {
     for (size_t n = 0; n + 2 < strlen(full_text); n++) {
         char *part = arena_strndup(((Session *)*state)->arena, full_text, n);
         if (testing_try_parse(*state, part)) fail_msg("accepted after %d bytes", (int)n);
+    }
+}
+
+/* Random bytes changed, removed and doubled: refused or accepted, never a crash; what is accepted prints and verifies or
+ * is refused by the verifier. */
+static void test_mangled_text(void **state) {
+    (void)state;
+    uint64_t random = 7;
+    static const char letters[] = "%@(){}[]=,:;#\"\n aeirst019.-+";
+    for (int round = 0; round < 4000; round++) {
+        Session *session = session_new();
+        size_t n = strlen(full_text);
+        char *text = arena_alloc(session->arena, 2 * n + 8);
+        memcpy(text, full_text, n);
+        for (int edits = 1 + round % 3; edits; edits--) {
+            size_t at = (size_t)(testing_random(&random) * (double)n), length = 1 + (size_t)(testing_random(&random) * 12);
+            if (length > n - at) length = n - at;
+            int kind = (int)(testing_random(&random) * 3);
+            if (kind == 0) text[at] = letters[(int)(testing_random(&random) * (double)(sizeof letters - 1))];
+            if (kind == 1) memmove(text + at, text + at + length, n - at - length), n -= length;
+            if (kind == 2 && n + length < 2 * strlen(full_text)) memmove(text + at + length, text + at, n - at), n += length;
+        }
+        Graph *graph = graph_parse(session, session_add_text(session, "mangled", text, n));
+        if (graph) {
+            Text why = {.arena = session->arena};
+            testing_print(graph);
+            graph_verify(graph, &why);
+        } else if (diag_count(session, SEV_ERROR) != 1) {
+            diag_flush(session, stderr, false);
+            fail_msg("not exactly one error");
+        }
+        session_free(session);
     }
 }
 
@@ -175,6 +209,7 @@ static void test_refused_operands(void **state) {
     assert_refused(*state, HEAD "%0 = split(@x, dim = a) }", "P0205", "factors");
     assert_refused(*state, HEAD "%0 = join(@qk, dim = h) }", "P0205", "order");
     assert_refused(*state, HEAD "%0 = repeat b (%1 = carry @x) { %2 = sum(%1, over = [a]); next %2 } }", "P0207", "[]");
+    assert_refused(*state, HEAD "%0 = repeat a (%1 = capture @x) { stack %1 } }", "P0209", "inside a repeat over `a`");
     assert_refused(*state, HEAD "%0 = vector(values = [1, 2], dim = b) }", "P0208", "size 3");
 #undef HEAD
 }
@@ -469,7 +504,7 @@ int main(void) {
         TEST(test_iteration),       TEST(test_verifier),          TEST(test_mesh),
         TEST(test_extents),         TEST(test_repeat),            TEST(test_nested_repeat),
         TEST(test_ranks),           TEST(test_random_positions),  TEST(test_random_distribution),
-        TEST(test_accumulate),
+        TEST(test_accumulate),      TEST(test_mangled_text),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

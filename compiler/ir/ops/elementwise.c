@@ -86,8 +86,7 @@ static bool infer_broadcast(Graph *graph, Node *node) {
     return true;
 }
 
-/* ---- evaluation
- * ------------------------------------------------------------------------------------------------------ */
+/* ---- evaluation -------------------------------------------------------------------------------------------------- */
 
 typedef double Scalar(const double *x);
 
@@ -149,8 +148,7 @@ static void eval_cast(EvalContext *context, const Node *node, const Array *const
     }
 }
 
-/* ---- gradients
- * ------------------------------------------------------------------------------------------------------- */
+/* ---- gradients --------------------------------------------------------------------------------------------------- */
 
 #define GRAD(name) static void grad_##name(Builder *b, Node *node, Node *const *grad_out, Node **grad_in)
 
@@ -241,8 +239,7 @@ GRAD(select) {
 
 GRAD(broadcast) { grad_in[0] = build_fit(b, grad_out[0], &node->in[0]->shape); }
 
-/* ---- expansions
- * ------------------------------------------------------------------------------------------------------ */
+/* ---- expansions -------------------------------------------------------------------------------------------------- */
 
 static Node *expand_relu(Builder *b, const Node *node, Node *const *in) {
     (void)node;
@@ -268,8 +265,7 @@ static Node *expand_gelu(Builder *b, const Node *node, Node *const *in) {
     return mul(b, build_scale(b, x, 0.5), build_binary(b, OP_ADD, t, build_const(b, x->dtype, 1)));
 }
 
-/* ---- loop instructions
- * ------------------------------------------------------------------------------------------------ */
+/* ---- loop instructions ------------------------------------------------------------------------------------------- */
 
 #define EMIT(name) static LoopValue emit_##name(LoopBuilder *b, const Node *node, const LoopValue *in)
 
@@ -352,8 +348,7 @@ EMIT(cast) {
     return loop_emit(b, LOOP_NOT, loop_emit(b, LOOP_IEQ, in[0], loop_const_i(b, 0), -1), -1, -1);
 }
 
-/* ---- cases
- * ------------------------------------------------------------------------------------------------------------ */
+/* ---- cases ------------------------------------------------------------------------------------------------------- */
 
 #define DIMS "dim a = 3, b = 8, c = 4\n"
 #define UNARY(op) "graph case { " DIMS "tensor x: f32[a, b, c]; %0 = " op "(@x); output %0 }"
@@ -463,8 +458,7 @@ static const OpCase cases_broadcast[] = {
      .graph = "graph case { " DIMS "tensor x: f32[]; %0 = broadcast(@x, dims = [a]); output %0 }"},
     {0}};
 
-/* ---- entries
- * ---------------------------------------------------------------------------------------------------------- */
+/* ---- entries ----------------------------------------------------------------------------------------------------- */
 
 #define ENTRY(name_, NAME)                                                                                             \
     .op = OP_##NAME, .name = #name_, .family = "elementwise", .eval = eval_##name_, .cases = cases_##name_

@@ -40,6 +40,26 @@ static bool check_carry(Graph *graph, const Node *node, int i) {
     return true;
 }
 
+/* The repeat's dimension in front of what each layer gives. */
+static bool stacked_shape(Graph *graph, const Region *region, const Node *result, Shape *shape) {
+    const char *what = shape_text(graph->arena, &result->shape);
+    if (shape_find(&result->shape, region->dim) >= 0) {
+        Diag *diag = diag_error(graph->session, "P0209", result->span, "a value over %s inside a repeat over `%s`", what,
+                                region->dim->name);
+        diag_help(diag, "declare another name for the positions: `dim other = like %s`", region->dim->name);
+        return false;
+    }
+    if (result->shape.n == MAX_RANK) {
+        Diag *diag = diag_error(graph->session, "P0206", result->span,
+                                "%s for each position of `%s` is more than %d dimensions", what, region->dim->name, MAX_RANK);
+        diag_help(diag, "reduce or join some of them first");
+        return false;
+    }
+    *shape = shape_of(&region->dim, 1);
+    *shape = shape_union(shape, &result->shape);
+    return true;
+}
+
 static bool infer_repeat(Graph *graph, Node *node) {
     const Region *region = node->region;
     node->n_outs = region->n_carries + region->n_stacked;
@@ -48,13 +68,7 @@ static bool infer_repeat(Graph *graph, Node *node) {
         const Node *result = region->results.at[i];
         if (i < region->n_carries && !check_carry(graph, node, i)) return false;
         Shape shape = result->shape;
-        if (i >= region->n_carries) {
-            Shape own = shape;
-            if (own.n == MAX_RANK || shape_find(&own, region->dim) >= 0)
-                BUG("%s cannot be stacked over %s", shape_text(graph->arena, &own), region->dim->name);
-            shape = shape_of(&region->dim, 1);
-            shape = shape_union(&shape, &own);
-        }
+        if (i >= region->n_carries && !stacked_shape(graph, region, result, &shape)) return false;
         node->outs[i] = (OutType){.dtype = result->dtype, .shape = shape};
     }
     if (node->n_outs) node->dtype = node->outs[0].dtype, node->shape = node->outs[0].shape;
