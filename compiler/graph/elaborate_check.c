@@ -73,7 +73,8 @@ static void unused_in_body(Elaborator *e, const Uses *uses, const Stmt *decl, co
 void unused_names(Elaborator *e, const Stmt *decl) {
     const SourceFile *file = session_file(e->s, decl->span);
     if (file && file->is_library) return;
-    if (diag_count(e->s, SEV_ERROR) > e->errors) return; /* unused names are often a consequence */
+    Span whole = {decl->span.file, 0, INT32_MAX};
+    if (diag_count(e->s, SEV_ERROR) > e->errors || diag_any_error(e->s, "P00", whole)) return; /* often a consequence */
     Uses uses = {.arena = e->arena};
     use_declaration(&uses, decl);
     for (int i = 0; i < decl->params.n; i++) {

@@ -459,7 +459,8 @@ bool op_types_fit(const Node *node, int axis) {
     if (node->n_outs == 0) return result_fits(node, axis, node->type[axis], &iteration);
     for (int i = 0; i < node->n_outs; i++) {
         AxisType type = node->outs[i].type[axis];
-        if (!result_fits(node, axis, type, &iteration) && !sums_rows(node, axis, &node->outs[i], &iteration)) return false;
+        if (!result_fits(node, axis, type, &iteration) && !sums_rows(node, axis, &node->outs[i], &iteration))
+            return false;
     }
     return true;
 }

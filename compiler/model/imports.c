@@ -62,7 +62,7 @@ static void list_folder(Resolver *r, const char *folder, const char *prefix, Nam
 
 static void report_missing(Resolver *r, const FileScope *from, const Stmt *stmt, const char *relative) {
     Arena *arena = r->arena;
-    const char *beside = folder_of(arena, from->path);
+    const char *beside = from->folder;
     const char *dotted = expr_dotted(arena, stmt->value);
     Diag *d = diag_error(r->s, "P0120", stmt->value->span, "no file `%s` for `import %s`", relative, dotted);
     Name *names = NULL;
@@ -106,14 +106,14 @@ static FileScope *load_path(Resolver *r, const Stmt *stmt, const char *path, boo
         diag_error(r->s, "P0120", stmt->value->span, "`%s` cannot be read: %s", path, why);
         return NULL;
     }
-    return scope_load(r, text_to_ast(r->s, file), real, false);
+    return scope_load(r, text_to_ast(r->s, file), path, false);
 }
 
 static FileScope *load_import(Resolver *r, const FileScope *from, const Stmt *stmt) {
     const char *relative = relative_path(r->arena, stmt->value);
     if (relative == NULL)
         return NULL; /* the parser has reported it */
-    const char *path = arena_printf(r->arena, "%s%s", folder_of(r->arena, from->path), relative);
+    const char *path = arena_printf(r->arena, "%s%s", from->folder, relative);
     if (access(path, F_OK) == 0) {
         const SourceFile *importing = session_file(r->s, (Span){from->ast->file, 0, 0});
         return load_path(r, stmt, path, importing != NULL && importing->is_library);
@@ -190,7 +190,8 @@ static void declare_statement(Resolver *r, FileScope *scope, const Stmt *stmt) {
 FileScope *scope_load(Resolver *r, const Ast *ast, const char *path, bool is_main) {
     FileScope *scope = NEW(r->arena, FileScope);
     scope->ast = ast;
-    scope->path = is_main ? canonical(r->arena, path) : path;
+    scope->path = canonical(r->arena, path);
+    scope->folder = folder_of(r->arena, path);
     scope->stem = stem_of(r, path);
     scope->is_main = is_main;
     scope->loading = true;

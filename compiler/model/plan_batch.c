@@ -53,6 +53,7 @@ static void help_other_factors(const PlanCheck *c, const BatchFactors *f, Diag *
         sizes_divisors(c->arena, batch / f->micro, &all);
         for (int i = 0; i < all.n; i++)
             if (ranks == 0 || ranks % all.at[i] == 0) vec_push(c->arena, &sizes, all.at[i]);
+        if (sizes.n < 2) return; /* one rank is no advice */
         diag_help(d, "or `%s = %s`%s", c->plan->mesh.axes[f->axes[0]].name, numbers_text(c->arena, sizes.at, sizes.n, " or "),
                   ranks > 0 ? arena_printf(c->arena, ", which also divide the %lld GPUs of `%s`", (long long)ranks,
                                            c->plan->cluster->name)

@@ -209,7 +209,7 @@ static Diag *report_plain(const SizeCheck *k, const DimUse *use, int axis) {
                        (long long)factor->size, a->name, (long long)a->size);
         diag_label(d, "cutting `%s` cuts its factor `%s`: each rank would get %.6g of %lld", use->dim->name, factor->name,
                    (double)factor->size / (double)need, (long long)factor->size);
-        diag_note(d, factor->span, "`%s` has %lld", factor->name, (long long)factor->size);
+        diag_note(d, factor->span, "`%s` is declared here", factor->name);
         if (need % factor->size == 0)
             diag_help(d, "`%s repeated on %s` keeps each of them on %lld ranks and adds up their gradients", factor->name,
                       a->name, (long long)(need / factor->size));

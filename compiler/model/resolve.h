@@ -55,7 +55,8 @@ typedef struct Constant {
 struct FileScope {
     const Ast *ast;
     Name stem;      /* "gpus" of "gpus.plan": how other files' GPUs and clusters are named in messages */
-    const char *path; /* canonical */
+    const char *path;   /* canonical: tells files apart */
+    const char *folder; /* as the user's paths lead there, with its slash: messages show paths that begin so */
     bool loading;   /* its imports are being loaded: meeting it again is a cycle */
     bool is_main;
     Map imports;    /* Name -> Import * */
@@ -79,7 +80,7 @@ typedef struct Resolver {
 } Resolver;
 
 /* Loads the file that `ast` is, and everything that it imports. */
-FileScope *scope_load(Resolver *r, const Ast *ast, const char *path, bool is_main);
+FileScope *scope_load(Resolver *r, const Ast *ast, const char *path, bool is_main); /* `path` as the user gave it */
 /* The scope of the file that a tree was read from. */
 FileScope *scope_of(const Program *program, const Ast *ast);
 /* Marks every import that an expression of the file names, and warns of the others. */

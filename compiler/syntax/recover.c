@@ -8,8 +8,8 @@ enum { LONGEST_QUOTE = 40 };
 /* The token as the user wrote it. */
 static const char *token_text(const Parser *p, const Token *token) {
     switch (token->kind) {
-    case NEWLINE: return "the end of the line";
-    case END: return "the end of the file";
+    case NEWLINE: return "end of the line";
+    case END: return "end of the file";
     default: break;
     }
     int length = token->hi - token->lo;

@@ -13,8 +13,8 @@ enum { PAIRS = 9 };
 
 typedef void Sgemm(int order, int ta, int tb, int m, int n, int k, float alpha, const float *a, int lda, const float *b, int ldb,
                    float beta, float *c, int ldc);
-typedef void Product(PrtRank *, const PrtProduct *, void *const *);
-typedef void Attention(PrtRank *, const PrtAttend *, void *const *, int64_t, int64_t);
+typedef void ProductDriver(PrtRank *, const PrtProduct *, void *const *);
+typedef void AttendDriver(PrtRank *, const PrtAttend *, void *const *, int64_t, int64_t);
 
 static double now(void) {
     struct timespec t;
@@ -34,14 +34,14 @@ static float *random_floats(int64_t n) {
 
 typedef struct Gemm { const char *name; int64_t m, n, k; bool ta, tb; } Gemm;
 
-static void bench_gemm(PrtRank *rank, Product *product, Sgemm *blas, const Gemm *g) {
+static void bench_gemm(PrtRank *rank, ProductDriver *product, Sgemm *blas, const Gemm *g) {
     float *a = random_floats(g->m * g->k), *b = random_floats(g->k * g->n), *c = random_floats(g->m * g->n);
     PrtProduct p = {.n_m = 1, .n_n = 1, .n_k = 1, .scale = 1};
     p.m[0] = (PrtProductDim){g->m, g->ta ? 1 : g->k, 0, g->n};
     p.n[0] = (PrtProductDim){g->n, 0, g->tb ? g->k : 1, 1};
     p.k[0] = (PrtProductDim){g->k, g->ta ? g->m : 1, g->tb ? 1 : g->n, 0};
     double flops = 2.0 * (double)g->m * (double)g->n * (double)g->k, ours[PAIRS], theirs[PAIRS], ratio[PAIRS];
-    int repeat = (int)(4e9 / flops) + 1;
+    int repeat = (int)(1e9 / flops) + 1;
     for (int i = -1; i < PAIRS; i++) {
         double start = now();
         for (int r = 0; r < repeat; r++) product(rank, &p, (void *[]){a, b, c});
@@ -60,7 +60,7 @@ static void bench_gemm(PrtRank *rank, Product *product, Sgemm *blas, const Gemm 
     free(a), free(b), free(c);
 }
 
-static void bench_attention(PrtRank *rank, Attention *attend, Attention *grad, int64_t batch, int64_t seq, int64_t heads, int64_t width) {
+static void bench_attention(PrtRank *rank, AttendDriver *attend, AttendDriver *grad, int64_t batch, int64_t seq, int64_t heads, int64_t width) {
     int64_t row = heads * width, n = batch * seq * row;
     PrtAttend s = {.batch = batch, .seq = seq, .key = seq, .kv_head = heads, .group = 1, .width = width, .q_batch = seq * row, .q_seq = row,
                    .q_head = width, .k_batch = seq * row, .k_key = row, .k_head = width, .v_batch = seq * row, .v_key = row, .v_head = width,
@@ -100,8 +100,8 @@ int main(int argc, char **argv) {
     snprintf(count, sizeof count, "%d", threads);
     setenv("OPENBLAS_NUM_THREADS", count, 1);
     void *openblas = dlopen("libopenblas.so.0", RTLD_NOW | RTLD_LOCAL);
-    Product *product;
-    Attention *attend, *grad;
+    ProductDriver *product;
+    AttendDriver *attend, *grad;
     PrtPool *(*pool_open)(int, const int *, int);
     double (*probe)(int);
     Sgemm *blas = NULL;

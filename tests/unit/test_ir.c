@@ -11,7 +11,7 @@ static int teardown(void **state) {
     return 0;
 }
 
-/* ---- text ------------------------------------------------------------------------------------------------------------ */
+/* ---- text -------------------------------------------------------------------------------------------------------- */
 
 static const char *const full_text =
     "graph body micro {\n"
@@ -68,7 +68,8 @@ static void test_every_case_round_trips(void **state) {
 }
 
 static void test_short_forms(void **state) {
-    Graph *graph = testing_parse(*state, "graph g { dim a = 2; tensor x: f32[a]; %y = exp(@x) # twice\n output %y; output %y }");
+    Graph *graph =
+        testing_parse(*state, "graph g { dim a = 2; tensor x: f32[a]; %y = exp(@x) # twice\n output %y; output %y }");
     assert_int_equal(graph->outputs.n, 2);
     assert_string_equal(graph->outputs.at[1].tensor->name, "out1");
     assert_int_equal(graph->top.nodes.n, 2);
@@ -119,7 +120,8 @@ static void test_bad_text(void **state) {
         {"graph g { } more", "the end of the text"},
         {"graph g { tensor x: f32[] of y }", "a tensor of this graph"},
     };
-    for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) assert_refused(*state, texts[i][0], "P0090", texts[i][1]);
+    for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++)
+        assert_refused(*state, texts[i][0], "P0090", texts[i][1]);
 }
 
 /* Every text that is cut short is refused, without a crash. */
@@ -130,8 +132,8 @@ static void test_truncated_text(void **state) {
     }
 }
 
-/* Random bytes changed, removed and doubled: refused or accepted, never a crash; what is accepted prints and verifies or
- * is refused by the verifier. */
+/* Random bytes changed, removed and doubled: refused or accepted, never a crash; what is accepted prints and verifies
+ * or is refused by the verifier. */
 static void test_mangled_text(void **state) {
     (void)state;
     uint64_t random = 7;
@@ -142,12 +144,14 @@ static void test_mangled_text(void **state) {
         char *text = arena_alloc(session->arena, 2 * n + 8);
         memcpy(text, full_text, n);
         for (int edits = 1 + round % 3; edits; edits--) {
-            size_t at = (size_t)(testing_random(&random) * (double)n), length = 1 + (size_t)(testing_random(&random) * 12);
+            size_t at = (size_t)(testing_random(&random) * (double)n),
+                   length = 1 + (size_t)(testing_random(&random) * 12);
             if (length > n - at) length = n - at;
             int kind = (int)(testing_random(&random) * 3);
             if (kind == 0) text[at] = letters[(int)(testing_random(&random) * (double)(sizeof letters - 1))];
             if (kind == 1) memmove(text + at, text + at + length, n - at - length), n -= length;
-            if (kind == 2 && n + length < 2 * strlen(full_text)) memmove(text + at + length, text + at, n - at), n += length;
+            if (kind == 2 && n + length < 2 * strlen(full_text))
+                memmove(text + at + length, text + at, n - at), n += length;
         }
         Graph *graph = graph_parse(session, session_add_text(session, "mangled", text, n));
         if (graph) {
@@ -162,13 +166,14 @@ static void test_mangled_text(void **state) {
     }
 }
 
-/* ---- inference ---------------------------------------------------------------------------------------------------------- */
+/* ---- inference --------------------------------------------------------------------------------------------------- */
 
 static void assert_shape(Session *session, const char *statement, const char *expected) {
     char text[600];
     snprintf(text, sizeof text,
              "graph g { dim a = 2, b = 3, c = 4, h = 4 factors (k, q), k = 2, q = 2\n"
-             "tensor ab: f32[a, b]; tensor ba: f32[b, a]; tensor b1: f32[b]; tensor abc: f32[a, b, c]; tensor bc: f32[b, c]\n"
+             "tensor ab: f32[a, b]; tensor ba: f32[b, a]; tensor b1: f32[b]; tensor abc: f32[a, b, c]; tensor bc: "
+             "f32[b, c]\n"
              "tensor i: i32[b, a]; tensor ah: f32[a, h]; tensor s: f32[]; %%0 = %s; output %%0 }",
              statement);
     Graph *graph = testing_parse(session, text);
@@ -195,7 +200,8 @@ static void test_shapes(void **state) {
 
 static void test_refused_operands(void **state) {
 #define HEAD                                                                                                           \
-    "graph g { dim a = 2, b = 3, c = 2 like a, h = 4 factors (k, q), k = 2, q = 2; tensor x: f32[a]; tensor y: f32[b]\n" \
+    "graph g { dim a = 2, b = 3, c = 2 like a, h = 4 factors (k, q), k = 2, q = 2; tensor x: f32[a]; tensor y: "       \
+    "f32[b]\n"                                                                                                         \
     "tensor i: i32[a]; tensor xc: f32[a, c]; tensor qk: f32[q, k]\n"
     assert_refused(*state, HEAD "%0 = add(@x, @y) }", "P0201", "[a] and [b]");
     assert_refused(*state, HEAD "%0 = broadcast(@x, dims = [b]) }", "P0201", "cannot be broadcast");
@@ -241,7 +247,7 @@ static void test_iteration(void **state) {
     assert_true(op_bytes(dot) == 4 * (6 + 15 + 10));
 }
 
-/* ---- verifier ------------------------------------------------------------------------------------------------------------ */
+/* ---- verifier ---------------------------------------------------------------------------------------------------- */
 
 static void assert_broken(const Graph *graph, const char *words) {
     Text why = {.arena = graph->arena};
@@ -295,14 +301,15 @@ static void test_verifier(void **state) {
     assert_int_equal(diag_count(*state, SEV_ERROR), 0); /* its inferences report nothing to the user */
 }
 
-/* ---- meshes and extents -------------------------------------------------------------------------------------------------- */
+/* ---- meshes and extents ------------------------------------------------------------------------------------------ */
 
 static void test_mesh(void **state) {
     (void)state;
     Mesh mesh = {.axes = {{.name = "a", .size = 2}, {.name = "b", .size = 3}, {.name = "c", .size = 4}}, .n = 3};
     assert_int_equal(mesh_ranks(&mesh), 24);
     for (int64_t rank = 0; rank < 24; rank++) {
-        int64_t a = mesh_coordinate(&mesh, rank, 0), b = mesh_coordinate(&mesh, rank, 1), c = mesh_coordinate(&mesh, rank, 2);
+        int64_t a = mesh_coordinate(&mesh, rank, 0), b = mesh_coordinate(&mesh, rank, 1),
+                c = mesh_coordinate(&mesh, rank, 2);
         assert_int_equal((a * 3 + b) * 4 + c, rank);
         assert_true(a < 2 && b < 3 && c < 4);
     }
@@ -327,7 +334,7 @@ static void test_extents(void **state) {
     assert_int_equal(local_extent(NULL, heads, head), 4);
 }
 
-/* ---- evaluation ------------------------------------------------------------------------------------------------------------ */
+/* ---- evaluation -------------------------------------------------------------------------------------------------- */
 
 /* Carry, slice, capture, index and stacked values; both directions. */
 static void test_repeat(void **state) {
@@ -351,7 +358,8 @@ static void test_repeat(void **state) {
         machine_set(machine, graph->tensors.at[2], &s);
         machine_run(machine, graph, 0, 1, 1);
         double last[2], seen[6], index[3], carry[2] = {1, 2};
-        for (int i = 0; i < 3; i++) machine_get(machine, graph->outputs.at[i].tensor, i == 0 ? last : i == 1 ? seen : index);
+        for (int i = 0; i < 3; i++)
+            machine_get(machine, graph->outputs.at[i].tensor, i == 0 ? last : i == 1 ? seen : index);
         for (int step = 0; step < 3; step++) {
             int layer = descending ? 2 - step : step;
             assert_true(index[layer] == layer);
@@ -366,12 +374,12 @@ static void test_repeat(void **state) {
 
 /* Carries advance together, and repeats nest. */
 static void test_nested_repeat(void **state) {
-    Graph *graph = testing_parse(
-        *state, "graph g { dim n = 5, m = 2; tensor x: f32[]; tensor y: f32[]\n"
-                "%r = repeat m (%p = carry @x, %q = carry @y) {\n"
-                "  %s = repeat n (%a = carry %p, %b = carry %q) { %c = add(%a, %b); next %b; next %c }\n"
-                "  %u = result(%s, index = 0); %v = result(%s, index = 1); next %u; next %v }\n"
-                "%0 = result(%r, index = 0); %1 = result(%r, index = 1); output %0; output %1 }");
+    Graph *graph =
+        testing_parse(*state, "graph g { dim n = 5, m = 2; tensor x: f32[]; tensor y: f32[]\n"
+                              "%r = repeat m (%p = carry @x, %q = carry @y) {\n"
+                              "  %s = repeat n (%a = carry %p, %b = carry %q) { %c = add(%a, %b); next %b; next %c }\n"
+                              "  %u = result(%s, index = 0); %v = result(%s, index = 1); next %u; next %v }\n"
+                              "%0 = result(%r, index = 0); %1 = result(%r, index = 1); output %0; output %1 }");
     testing_verify(graph);
     Machine *machine = machine_new(*state, NULL);
     const double zero = 0, one = 1;
@@ -390,15 +398,17 @@ static void test_nested_repeat(void **state) {
 static void test_ranks(void **state) {
     Session *session = *state;
     Graph *graph = testing_parse(
-        session, "graph g { mesh data = 2, tensor = 4; dim a = 4, k = 8, n = 3\n"
-                 "tensor x: f32[a, k] {data: sharded(a), tensor: sharded(k)}; tensor w: weight f32[k, n] {tensor: sharded(k)}\n"
-                 "%x = input x; %w = input w\n"
-                 "%0 = dot(%x, %w, over = [k]) : f32[a, n] {data: sharded(a), tensor: partial(sum)}\n"
-                 "%1 = all_reduce(%0, axis = 1) : f32[a, n] {data: sharded(a)}\n"
-                 "%2 = reduce_scatter(%0, axis = 1, dim = a) : f32[a, n] {data: sharded(a), tensor: sharded(a)}\n"
-                 "output %0; output %1 }");
-    Graph *plain = testing_parse(session, "graph g { dim a = 4, k = 8, n = 3; tensor x: f32[a, k]; tensor w: weight f32[k, n]\n"
-                                          "%0 = dot(@x, @w, over = [k]); output %0 }");
+        session,
+        "graph g { mesh data = 2, tensor = 4; dim a = 4, k = 8, n = 3\n"
+        "tensor x: f32[a, k] {data: sharded(a), tensor: sharded(k)}; tensor w: weight f32[k, n] {tensor: sharded(k)}\n"
+        "%x = input x; %w = input w\n"
+        "%0 = dot(%x, %w, over = [k]) : f32[a, n] {data: sharded(a), tensor: partial(sum)}\n"
+        "%1 = all_reduce(%0, axis = 1) : f32[a, n] {data: sharded(a)}\n"
+        "%2 = reduce_scatter(%0, axis = 1, dim = a) : f32[a, n] {data: sharded(a), tensor: sharded(a)}\n"
+        "output %0; output %1 }");
+    Graph *plain =
+        testing_parse(session, "graph g { dim a = 4, k = 8, n = 3; tensor x: f32[a, k]; tensor w: weight f32[k, n]\n"
+                               "%0 = dot(@x, @w, over = [k]); output %0 }");
     assert_broken(graph, "do not divide"); /* 2 x 4 parts of a */
     graph->top.nodes.n--;
     testing_verify(graph);
@@ -428,10 +438,19 @@ static void test_random_positions(void **state) {
         "tensor seed: scalar i32[]; tensor step: scalar i32[]; %s = input seed; %t = input step\n";
     double whole[48], part[24];
     Text texts[3] = {{.arena = session->arena}, {.arena = session->arena}, {.arena = session->arena}};
-    text_printf(&texts[0], "graph g micro { dim c = 3, batch = 8 batch, n = 2; %s%%0 = random_normal(%%s, %%t, key = 9, dims = [c, batch, n]); output %%0 }", body);
-    text_printf(&texts[1], "graph g micro { dim c = 3, batch = 4 batch, n = 2; %s%%0 = random_normal(%%s, %%t, key = 9, dims = [c, batch, n]); output %%0 }", body);
-    text_printf(&texts[2], "graph g micro { mesh data = 2, tensor = 2; dim c = 3, batch = 4 batch, n = 2; %s"
-                           "%%0 = random_normal(%%s, %%t, key = 9, dims = [c, batch, n]) : f32[c, batch, n] {data: sharded(batch), tensor: sharded(n)}; output %%0 }", body);
+    text_printf(&texts[0],
+                "graph g micro { dim c = 3, batch = 8 batch, n = 2; %s%%0 = random_normal(%%s, %%t, key = 9, dims = "
+                "[c, batch, n]); output %%0 }",
+                body);
+    text_printf(&texts[1],
+                "graph g micro { dim c = 3, batch = 4 batch, n = 2; %s%%0 = random_normal(%%s, %%t, key = 9, dims = "
+                "[c, batch, n]); output %%0 }",
+                body);
+    text_printf(&texts[2],
+                "graph g micro { mesh data = 2, tensor = 2; dim c = 3, batch = 4 batch, n = 2; %s"
+                "%%0 = random_normal(%%s, %%t, key = 9, dims = [c, batch, n]) : f32[c, batch, n] {data: "
+                "sharded(batch), tensor: sharded(n)}; output %%0 }",
+                body);
     Graph *graph = testing_parse(session, texts[0].at);
     Machine *machine = machine_new(session, NULL);
     machine_run(machine, graph, 0, 3, 42);
@@ -454,7 +473,8 @@ static void test_random_positions(void **state) {
 static void test_random_distribution(void **state) {
     Session *session = *state;
     Graph *graph = testing_parse(session, "graph g { dim a = 200, b = 100; tensor seed: scalar i32[]; %s = input seed\n"
-                                          "%0 = random_normal(%s, key = 1, dims = [a, b]); %1 = random_uniform(%s, key = 2, dims = [a, b]); output %0; output %1 }");
+                                          "%0 = random_normal(%s, key = 1, dims = [a, b]); %1 = random_uniform(%s, key "
+                                          "= 2, dims = [a, b]); output %0; output %1 }");
     Machine *machine = machine_new(session, NULL);
     machine_run(machine, graph, 0, 0, 7);
     double *x = NEW_N(session->arena, double, 20000);
@@ -467,7 +487,8 @@ static void test_random_distribution(void **state) {
         for (int i = 1; i < 20000; i++) neighbours += (x[i] - mean) * (x[i - 1] - mean) / variance / 20000;
         assert_true(fabs(mean - mean_of[k]) < 0.03 && fabs(variance / variance_of[k] - 1) < 0.05);
         assert_true(fabs(neighbours) < 0.03);
-        if (k) for (int i = 0; i < 20000; i++) assert_true(x[i] >= 0 && x[i] < 1);
+        if (k)
+            for (int i = 0; i < 20000; i++) assert_true(x[i] >= 0 && x[i] < 1);
     }
 }
 
@@ -482,7 +503,7 @@ static void test_accumulate(void **state) {
     assert_true(total == 10);
 }
 
-/* ---- the table ------------------------------------------------------------------------------------------------------------- */
+/* ---- the table --------------------------------------------------------------------------------------------------- */
 
 static void test_table(void **state) {
     (void)state;
@@ -498,13 +519,13 @@ static void test_table(void **state) {
 int main(void) {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
     const struct CMUnitTest tests[] = {
-        TEST(test_table),           TEST(test_round_trip),        TEST(test_every_case_round_trips),
-        TEST(test_short_forms),     TEST(test_bad_text),          TEST(test_truncated_text),
-        TEST(test_shapes),          TEST(test_refused_operands),  TEST(test_poison_is_silent),
-        TEST(test_iteration),       TEST(test_verifier),          TEST(test_mesh),
-        TEST(test_extents),         TEST(test_repeat),            TEST(test_nested_repeat),
-        TEST(test_ranks),           TEST(test_random_positions),  TEST(test_random_distribution),
-        TEST(test_accumulate),      TEST(test_mangled_text),
+        TEST(test_table),       TEST(test_round_trip),       TEST(test_every_case_round_trips),
+        TEST(test_short_forms), TEST(test_bad_text),         TEST(test_truncated_text),
+        TEST(test_shapes),      TEST(test_refused_operands), TEST(test_poison_is_silent),
+        TEST(test_iteration),   TEST(test_verifier),         TEST(test_mesh),
+        TEST(test_extents),     TEST(test_repeat),           TEST(test_nested_repeat),
+        TEST(test_ranks),       TEST(test_random_positions), TEST(test_random_distribution),
+        TEST(test_accumulate),  TEST(test_mangled_text),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

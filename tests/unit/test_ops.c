@@ -25,7 +25,8 @@ static void failed(const Trial *t, const char *format, ...) {
     const char *what = arena_vprintf(t->session->arena, format, args);
     va_end(args);
     diag_flush(t->session, stderr, false);
-    fail_msg("%s, case \"%s\": %s\n%s", t->info->name, t->c->what, what, t->graph ? testing_print(t->graph) : t->c->graph);
+    fail_msg("%s, case \"%s\": %s\n%s", t->info->name, t->c->what, what,
+             t->graph ? testing_print(t->graph) : t->c->graph);
 }
 
 static void parse_case(Trial *t) {
@@ -55,7 +56,7 @@ static void for_each_case(void (*test)(Trial *t)) {
     }
 }
 
-/* ---- inputs ----------------------------------------------------------------------------------------------------------- */
+/* ---- inputs ------------------------------------------------------------------------------------------------------ */
 
 static int64_t bound_in_use(const Node *user, const Node *input) {
     const OpInfo *info = op_info(user);
@@ -95,9 +96,12 @@ static double *draw(const Trial *t, const Tensor *tensor) {
     if (low == 0 && high == 0) low = -1, high = 1;
     for (int64_t i = 0; i < n; i++) {
         double u = testing_random(&state);
-        if (dtype_is_float(tensor->dtype)) values[i] = low + (high - low) * u;
-        else if (tensor->dtype == DT_BOOL) values[i] = u < 0.5;
-        else values[i] = floor(u * (double)(first ? integer_bound(t->written, first) : 5));
+        if (dtype_is_float(tensor->dtype))
+            values[i] = low + (high - low) * u;
+        else if (tensor->dtype == DT_BOOL)
+            values[i] = u < 0.5;
+        else
+            values[i] = floor(u * (double)(first ? integer_bound(t->written, first) : 5));
     }
     return values;
 }
@@ -105,7 +109,8 @@ static double *draw(const Trial *t, const Tensor *tensor) {
 static Machine *run_case(const Trial *t, const Graph *graph) {
     Machine *machine = machine_new(t->session, graph->mesh);
     for (int i = 0; i < graph->tensors.n; i++)
-        if (is_input(graph, graph->tensors.at[i])) machine_set(machine, graph->tensors.at[i], draw(t, graph->tensors.at[i]));
+        if (is_input(graph, graph->tensors.at[i]))
+            machine_set(machine, graph->tensors.at[i], draw(t, graph->tensors.at[i]));
     machine_run(machine, graph, graph->micro ? 1 : 0, 7, 1234);
     return machine;
 }
@@ -133,12 +138,13 @@ static void compare_outputs(Trial *t, const Graph *a, const Graph *b, double bou
     Machine *one = run_case(t, a), *other = run_case(t, b);
     for (int i = 0; i < t->graph->outputs.n; i++) {
         const Tensor *tensor = a->outputs.at[i].tensor;
-        double error = nmse(read_tensor(t, one, tensor), read_tensor(t, other, b->outputs.at[i].tensor), shape_elements(&tensor->shape));
+        double error = nmse(read_tensor(t, one, tensor), read_tensor(t, other, b->outputs.at[i].tensor),
+                            shape_elements(&tensor->shape));
         if (!(error <= bound)) failed(t, "%s: output %d differs, NMSE %g", what, i, error);
     }
 }
 
-/* ---- completeness ------------------------------------------------------------------------------------------------------- */
+/* ---- completeness ------------------------------------------------------------------------------------------------ */
 
 static void test_complete(void **state) {
     (void)state;
@@ -177,14 +183,15 @@ static void test_shapes(void **state) {
     for_each_case(try_shape);
 }
 
-/* ---- expansion ------------------------------------------------------------------------------------------------------------ */
+/* ---- expansion --------------------------------------------------------------------------------------------------- */
 
 static void try_expansion(Trial *t) {
     if (t->graph->mesh) return;
     parse_case(t);
     graph_simplify(t->graph);
     verify_case(t, "simplified");
-    if ((t->info->expand || t->info->expand_results) && uses_op(&t->graph->top, t->info->op)) failed(t, "is not expanded");
+    if ((t->info->expand || t->info->expand_results) && uses_op(&t->graph->top, t->info->op))
+        failed(t, "is not expanded");
     compare_outputs(t, t->written, t->graph, 1e-20, "simplified");
 }
 
@@ -193,7 +200,7 @@ static void test_expansions(void **state) {
     for_each_case(try_expansion);
 }
 
-/* ---- gradient --------------------------------------------------------------------------------------------------------------- */
+/* ---- gradient ---------------------------------------------------------------------------------------------------- */
 
 /* Adds the output "target": the sum of all float outputs, each element with a weight of its own. */
 static void add_target(Trial *t) {
@@ -208,7 +215,8 @@ static void add_target(Trial *t) {
         Node *weighted = build_binary(&b, OP_MUL, build_cast(&b, value, DT_F64), build_input(&b, weights));
         target = build_binary(&b, OP_ADD, target, build_reduce(&b, OP_SUM, weighted, &value->shape));
     }
-    Tensor *tensor = graph_add_tensor(graph, intern(t->session->names, "target"), CLASS_RESULT, DT_F64, target->shape, (Span){0});
+    Tensor *tensor =
+        graph_add_tensor(graph, intern(t->session->names, "target"), CLASS_RESULT, DT_F64, target->shape, (Span){0});
     graph_add_output(graph, tensor, target, false);
 }
 
@@ -245,7 +253,8 @@ static void compare_gradient(Trial *t, const Tensor *input, const double *taken,
     double tolerance = 1e-6;
     for (int64_t i = 0; i < n; i++)
         if (!(fabs(taken[i] - numeric[i]) <= tolerance * largest))
-            failed(t, "gradient of %s[%lld] is %.10g, differences give %.10g", input->name, (long long)i, taken[i], numeric[i]);
+            failed(t, "gradient of %s[%lld] is %.10g, differences give %.10g", input->name, (long long)i, taken[i],
+                   numeric[i]);
 }
 
 static void try_gradient(Trial *t) {
@@ -270,7 +279,8 @@ static void try_gradient(Trial *t) {
         Name name = intern(t->session->names, arena_printf(t->session->arena, "gradient of %s", inputs[i]->name));
         results[i] = graph_add_tensor(graph, name, CLASS_GRADIENT, gradients[i]->dtype, gradients[i]->shape, (Span){0});
         graph_add_output(graph, results[i], gradients[i], false);
-        if (!shape_equal(&gradients[i]->shape, &inputs[i]->shape)) failed(t, "gradient of %s has another shape", inputs[i]->name);
+        if (!shape_equal(&gradients[i]->shape, &inputs[i]->shape))
+            failed(t, "gradient of %s has another shape", inputs[i]->name);
     }
     verify_case(t, "with gradients");
     Machine *machine = run_case(t, graph);
@@ -287,7 +297,7 @@ static void test_gradients(void **state) {
     for_each_case(try_gradient);
 }
 
-/* ---- lowering ---------------------------------------------------------------------------------------------------------------- */
+/* ---- lowering ---------------------------------------------------------------------------------------------------- */
 
 typedef struct Memory {
     LoopMemory kind;
@@ -298,9 +308,12 @@ static Memory memory_of(const Trial *t, DType dtype, const double *values, int64
     Memory memory = {.kind = dtype == DT_I32 ? LOOP_MEM_I32 : dtype == DT_BOOL ? LOOP_MEM_U8 : LOOP_MEM_F32};
     memory.bytes = NEW_N(t->session->arena, int32_t, n);
     for (int64_t i = 0; i < n && values; i++) {
-        if (memory.kind == LOOP_MEM_I32) ((int32_t *)memory.bytes)[i] = (int32_t)(int64_t)values[i];
-        else if (memory.kind == LOOP_MEM_U8) ((uint8_t *)memory.bytes)[i] = values[i] != 0;
-        else ((float *)memory.bytes)[i] = (float)values[i];
+        if (memory.kind == LOOP_MEM_I32)
+            ((int32_t *)memory.bytes)[i] = (int32_t)(int64_t)values[i];
+        else if (memory.kind == LOOP_MEM_U8)
+            ((uint8_t *)memory.bytes)[i] = values[i] != 0;
+        else
+            ((float *)memory.bytes)[i] = (float)values[i];
     }
     return memory;
 }
@@ -344,7 +357,8 @@ static Loop *loop_of(const Trial *t, const Node *node, const Memory *memories) {
 }
 
 static Tensor *watch(const Trial *t, Node *node) {
-    Name name = intern(t->session->names, arena_printf(t->session->arena, "value %d.%d", node->id, t->graph->outputs.n));
+    Name name =
+        intern(t->session->names, arena_printf(t->session->arena, "value %d.%d", node->id, t->graph->outputs.n));
     Tensor *tensor = graph_add_tensor(t->graph, name, CLASS_RESULT, node->dtype, node->shape, (Span){0});
     graph_add_output(t->graph, tensor, node, false);
     return tensor;
@@ -386,7 +400,7 @@ static void test_lowerings(void **state) {
     for_each_case(try_lowering);
 }
 
-/* ---- sharding ------------------------------------------------------------------------------------------------------------------ */
+/* ---- sharding ---------------------------------------------------------------------------------------------------- */
 
 /* Whether an axis (or two) of so many parts in all can cut the dimension, down to its leftmost factors. */
 static bool can_cut(const Region *region, const Dim *dim, int64_t parts) {

@@ -70,7 +70,7 @@ static const struct {
      "error[P0006]: `train` stands here, where a block is still open: a `}` is missing before it\n --> t.plan:6:1\n  |\n6 | train {\n  | ^^^^^\n"
      "note: the block was opened here\n --> t.plan:2:19\n  |\n2 |     repeat layers {\n  |                   ^\n"},
     {"train {\n    batch 1\n",
-     "error[P0006]: the file ends, where a block is still open: a `}` is missing before it\n --> t.plan:2:12\n  |\n2 |     batch 1\n  |            ^\n"
+     "error[P0006]: the file ends, where a block is still open: a `}` is missing before it\n --> t.plan:3:1\n  |\n3 |\n  | ^\n"
      "note: the block was opened here\n --> t.plan:1:7\n  |\n1 | train {\n  |       ^\n"},
     {"train\n    batch 1\n}\n",
      "error[P0006]: the block of this statement has no opening brace\n --> t.plan:1:6\n  |\n1 | train\n  |      ^ expected `{`\n"},
@@ -91,6 +91,10 @@ static const struct {
      "help: the end of the line ended the statement: put `+` at the end of the line before\n"},
     {"model A {\n    f(x)\n}\n",
      "error[P0008]: the result of this call is not used\n --> t.plan:2:5\n  |\n2 |     f(x)\n  |     ^^^^\nhelp: give it a name: `y = ...`\n"},
+    {"model A {\n    x\n    weight w = [a]\n}\n",
+     "error[P0001]: unexpected end of the line, expected `=` or `on`\n --> t.plan:2:6\n  |\n2 |     x\n  |      ^\n\n"
+     "error[P0001]: unexpected `=`, expected `:`\n --> t.plan:3:14\n  |\n3 |     weight w = [a]\n  |              ^\n"
+     "help: the type comes first: `weight w: [in, out] = normal(0.02)`\n"},
     {"plan a {\n    on = 3\n    x; y\n}\n",
      "error[P0001]: unexpected `on`\n --> t.plan:2:5\n  |\n2 |     on = 3\n  |     ^^\n\n"
      "error[P0002]: unexpected character `;`\n --> t.plan:3:6\n  |\n3 |     x; y\n  |      ^\nhelp: the end of the line ends a statement\n"},

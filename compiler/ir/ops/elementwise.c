@@ -91,11 +91,22 @@ static bool infer_broadcast(Graph *graph, Node *node) {
 typedef double Scalar(const double *x);
 
 static void eval_map(const Array *const *in, int n_in, Array *out, Scalar *f) {
-    int64_t index[MAX_RANK] = {0};
-    int64_t at = 0;
+    int64_t stride[3][MAX_RANK] = {{0}}; /* of each operand along the result's dimensions; 0 where it is broadcast */
+    for (int i = 0; i < n_in; i++) {
+        int64_t elements = 1;
+        for (int d = in[i]->shape.n - 1; d >= 0; d--) {
+            stride[i][shape_find(&out->shape, in[i]->shape.dims[d])] = elements;
+            elements *= in[i]->extent[d];
+        }
+    }
+    int64_t index[MAX_RANK] = {0}, at = 0;
     do {
         double x[3] = {0};
-        for (int i = 0; i < n_in; i++) x[i] = array_at(in[i], out, index);
+        for (int i = 0; i < n_in; i++) {
+            int64_t offset = 0;
+            for (int d = 0; d < out->shape.n; d++) offset += index[d] * stride[i][d];
+            x[i] = in[i]->at[offset];
+        }
         out->at[at++] = f(x);
     } while (array_next(out, index));
 }

@@ -44,14 +44,15 @@ static bool check_carry(Graph *graph, const Node *node, int i) {
 static bool stacked_shape(Graph *graph, const Region *region, const Node *result, Shape *shape) {
     const char *what = shape_text(graph->arena, &result->shape);
     if (shape_find(&result->shape, region->dim) >= 0) {
-        Diag *diag = diag_error(graph->session, "P0209", result->span, "a value over %s inside a repeat over `%s`", what,
-                                region->dim->name);
+        Diag *diag = diag_error(graph->session, "P0209", result->span, "a value over %s inside a repeat over `%s`",
+                                what, region->dim->name);
         diag_help(diag, "declare another name for the positions: `dim other = like %s`", region->dim->name);
         return false;
     }
     if (result->shape.n == MAX_RANK) {
-        Diag *diag = diag_error(graph->session, "P0206", result->span,
-                                "%s for each position of `%s` is more than %d dimensions", what, region->dim->name, MAX_RANK);
+        Diag *diag =
+            diag_error(graph->session, "P0206", result->span, "%s for each position of `%s` is more than %d dimensions",
+                       what, region->dim->name, MAX_RANK);
         diag_help(diag, "reduce or join some of them first");
         return false;
     }
