@@ -86,7 +86,7 @@ V cg_log(Codegen *g, V x) {
     V e, f = cg_fsub(g, split(g, x, &e), number(x, 1));
     V n = LLVMBuildSIToFP(g->builder, e, LLVMTypeOf(x), ""), z = cg_fmul(g, f, f);
     V p = cg_fmul(g, horner(g, f, math_log_poly, MATH_COUNT(math_log_poly)), cg_fmul(g, f, z));
-    p = cg_fadd(g, cg_fmul(g, n, number(x, MATH_LN2_LOW)), p);
+    p = cg_fma(g, n, number(x, MATH_LN2_LOW), p);
     p = cg_fma(g, z, number(x, -0.5), p);
     return log_complete(g, x, cg_fma(g, n, number(x, MATH_LN2_HIGH), cg_fadd(g, f, p)));
 }

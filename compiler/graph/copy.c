@@ -17,8 +17,8 @@ typedef struct Stacked {
 struct CopyLevel {
     CopyLevel *up;
     Region *region;
-    Map shared;  /* hash -> SharedNode */
-    Map values;  /* Tensor -> its value (captured, or this layer's slice) in this region */
+    Map shared; /* hash -> SharedNode */
+    Map values; /* Tensor -> its value (captured, or this layer's slice) in this region */
     NodeList slices, slice_inputs, captures, capture_inputs; /* added by rules */
     VEC(Stacked) stacked;
 };
@@ -38,7 +38,7 @@ void copy_begin(Copy *copy, Graph *to) {
     level_push(copy, &to->top);
 }
 
-/* ---- names of source and target -------------------------------------------------------------------------------------- */
+/* ---- names of source and target ---------------------------------------------------------------------------------- */
 
 Node *copy_value(const Copy *copy, const Node *node) {
     Node *value = map_get(&copy->nodes, node);
@@ -87,7 +87,7 @@ static AttrValue *copy_attrs(const Copy *copy, const Node *node) {
     return attrs;
 }
 
-/* ---- sharing equal nodes ------------------------------------------------------------------------------------------------ */
+/* ---- sharing equal nodes ----------------------------------------------------------------------------------------- */
 
 static uint64_t mix(uint64_t hash, uint64_t value) { return (hash ^ value) * 0x9e3779b97f4a7c15u; }
 
@@ -100,19 +100,22 @@ static uint64_t attr_hash(const AttrValue *attr) {
 }
 
 static bool attr_equal(const AttrValue *a, const AttrValue *b) {
-    if (a->integer != b->integer || memcmp(&a->number, &b->number, sizeof a->number) != 0 || a->name != b->name) return false;
+    if (a->integer != b->integer || memcmp(&a->number, &b->number, sizeof a->number) != 0 || a->name != b->name)
+        return false;
     if (!shape_equal(&a->dims, &b->dims) || !a->list != !b->list) return false;
     return !a->list || memcmp(a->list, b->list, sizeof(double) * (size_t)a->integer) == 0;
 }
 
-static uint64_t node_hash(Op op, Node *const *in, int n_in, const AttrValue *attrs, const Tensor *tensor, bool backward) {
+static uint64_t node_hash(Op op, Node *const *in, int n_in, const AttrValue *attrs, const Tensor *tensor,
+                          bool backward) {
     uint64_t hash = mix(mix((uint64_t)op + 1, backward), (uint64_t)(uintptr_t)tensor);
     for (int i = 0; i < n_in; i++) hash = mix(hash, (uint64_t)in[i]->id);
     for (int i = 0, n = op_n_attrs(op_table[op]); i < n; i++) hash = mix(hash, attr_hash(&attrs[i]));
     return hash | 1;
 }
 
-static bool same_node(const Node *known, const Node *wanted, Node *const *in, const AttrValue *attrs, const Tensor *tensor) {
+static bool same_node(const Node *known, const Node *wanted, Node *const *in, const AttrValue *attrs,
+                      const Tensor *tensor) {
     if (known->op != wanted->op || known->n_in != wanted->n_in || known->tensor != tensor) return false;
     if (known->backward != wanted->backward) return false;
     for (int i = 0; i < known->n_in; i++)
@@ -138,7 +141,7 @@ static Node *share_or_build(Copy *copy, const Node *node, Node *const *in) {
     return added->node;
 }
 
-/* ---- expansions ------------------------------------------------------------------------------------------------------------ */
+/* ---- expansions -------------------------------------------------------------------------------------------------- */
 
 /* Sends the nodes from `first` on through copy_node; afterwards copy_value gives what became of each. */
 static void settle(Copy *copy, int first) {
@@ -187,7 +190,7 @@ static Node *expand_one(Copy *copy, const Node *node, Node *const *in, CopyRule 
     return NULL;
 }
 
-/* ---- repeats ----------------------------------------------------------------------------------------------------------------- */
+/* ---- repeats ----------------------------------------------------------------------------------------------------- */
 
 static void push_all(Arena *arena, NodeList *to, Node *const *from, int n) {
     for (int i = 0; i < n; i++) vec_push(arena, to, from[i]);
@@ -199,8 +202,10 @@ static Node *close_repeat(Copy *copy, const Region *from, Node *const *in) {
     CopyLevel *level = copy->level;
     Region *region = level->region;
     int own = from->n_carries + from->n_slices;
-    for (int i = 0; i < level->slice_inputs.n; i++) level->slice_inputs.at[i] = copy_value(copy, level->slice_inputs.at[i]);
-    for (int i = 0; i < level->capture_inputs.n; i++) level->capture_inputs.at[i] = copy_value(copy, level->capture_inputs.at[i]);
+    for (int i = 0; i < level->slice_inputs.n; i++)
+        level->slice_inputs.at[i] = copy_value(copy, level->slice_inputs.at[i]);
+    for (int i = 0; i < level->capture_inputs.n; i++)
+        level->capture_inputs.at[i] = copy_value(copy, level->capture_inputs.at[i]);
     NodeList params = {0}, inputs = {0}, results = {0};
     push_all(arena, &params, region->params.at, own);
     push_all(arena, &params, level->slices.at, level->slices.n);
@@ -245,7 +250,9 @@ static Node *copy_repeat(Copy *copy, const Node *node, Node *const *in) {
     return repeat;
 }
 
-/* ---- nodes ------------------------------------------------------------------------------------------------------------------- */
+/* ---- nodes
+ * -------------------------------------------------------------------------------------------------------------------
+ */
 
 /* The index of the open region; one that a rule has made stands on no list yet. */
 static Node *settle_index(Copy *copy, const Node *node) {
@@ -291,11 +298,12 @@ void copy_finish(Copy *copy) {
     graph_drop_dead(copy->to);
 }
 
-/* ---- for rules ------------------------------------------------------------------------------------------------------------------ */
+/* ---- for rules --------------------------------------------------------------------------------------------------- */
 
 static int level_depth(const CopyLevel *level) { return level->up ? 1 + level_depth(level->up) : 0; }
 
-/* The tensor's value in the region of `level`. `sliced`: the first `depth` dimensions are those of the repeats around. */
+/* The tensor's value in the region of `level`. `sliced`: the first `depth` dimensions are those of the repeats around.
+ */
 static Node *value_at(Copy *copy, CopyLevel *level, Tensor *tensor, bool sliced) {
     Node *known = map_get(&level->values, tensor);
     if (known) return known;
@@ -352,6 +360,8 @@ Shape copy_layers(const Copy *copy) {
 }
 
 void copy_stack(Copy *copy, Tensor *tensor, Node *value) {
-    if (!copy->level->up) graph_add_output(copy->to, tensor, value, false);
-    else vec_push(copy->to->arena, &copy->level->stacked, (Stacked){tensor, value});
+    if (!copy->level->up)
+        graph_add_output(copy->to, tensor, value, false);
+    else
+        vec_push(copy->to->arena, &copy->level->stacked, (Stacked){tensor, value});
 }

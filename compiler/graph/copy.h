@@ -1,9 +1,9 @@
 /* Copying a graph with rewriting: what graph_simplify and grad_to_step are made of.
  *
- * A copy walks the source in order, hands each node to a rule (or expands it, folds it, shares it with an equal node) and
- * builds what comes out in the target. Dimensions and tensors may be replaced on the way. A rule that stands deep in
- * repeats can ask for values from outside (captures), for a layer's slice of a stored tensor, and can stack a value up
- * to a stored tensor: parameters and results of the repeats around it are added as needed. */
+ * A copy walks the source in order, hands each node to a rule (or expands it, folds it, shares it with an equal node)
+ * and builds what comes out in the target. Dimensions and tensors may be replaced on the way. A rule that stands deep
+ * in repeats can ask for values from outside (captures), for a layer's slice of a stored tensor, and can stack a value
+ * up to a stored tensor: parameters and results of the repeats around it are added as needed. */
 #ifndef PLAN_GRAPH_COPY_H
 #define PLAN_GRAPH_COPY_H
 

@@ -12,9 +12,9 @@ typedef struct Home { /* where a parameter stands */
 
 typedef struct Marks {
     Arena *arena;
-    bool *live;   /* by Node.id */
-    Home *home;   /* by Node.id, of parameters */
-    Map results;  /* repeat -> bool[n_outs]: results that are used */
+    bool *live;  /* by Node.id */
+    Home *home;  /* by Node.id, of parameters */
+    Map results; /* repeat -> bool[n_outs]: results that are used */
 } Marks;
 
 static void mark_value(Marks *marks, const Node *node);
@@ -52,7 +52,7 @@ static void mark_value(Marks *marks, const Node *node) {
     }
 }
 
-/* ---- sweeping --------------------------------------------------------------------------------------------------------- */
+/* ---- sweeping ---------------------------------------------------------------------------------------------------- */
 
 static void sweep_region(Marks *marks, Region *region);
 
@@ -126,7 +126,8 @@ static void mark_tensors(const Region *region, Arena *arena, Map *used) {
 static void sweep_tensors(Graph *graph, Arena *arena) {
     Map used = {0};
     mark_tensors(&graph->top, arena, &used);
-    for (int i = 0; i < graph->outputs.n; i++) map_put(arena, &used, graph->outputs.at[i].tensor, graph->outputs.at[i].tensor);
+    for (int i = 0; i < graph->outputs.n; i++)
+        map_put(arena, &used, graph->outputs.at[i].tensor, graph->outputs.at[i].tensor);
     int n = 0;
     for (int i = 0; i < used.n; i++) { /* grows: what a tensor is a moment or gradient of stays too */
         Tensor *of = ((Tensor *)used.entries[i].value)->of;
@@ -139,7 +140,8 @@ static void sweep_tensors(Graph *graph, Arena *arena) {
 
 void graph_drop_dead(Graph *graph) {
     Arena *arena = arena_new();
-    Marks marks = {.arena = arena, .live = NEW_N(arena, bool, graph->n_nodes + 1), .home = NEW_N(arena, Home, graph->n_nodes + 1)};
+    Marks marks = {
+        .arena = arena, .live = NEW_N(arena, bool, graph->n_nodes + 1), .home = NEW_N(arena, Home, graph->n_nodes + 1)};
     find_homes(&marks, &graph->top);
     for (int i = 0; i < graph->outputs.n; i++) mark_value(&marks, graph->outputs.at[i].value);
     sweep_region(&marks, &graph->top);

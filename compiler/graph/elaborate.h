@@ -202,5 +202,7 @@ void unused_weights(Elaborator *e);
 void unused_layers(Elaborator *e);
 void freeze_weights(Elaborator *e);
 void model_count(Elaborator *e); /* parameters, FLOPs */
+/* The data sets of the run against the inputs of the model (elaborate_data.c). */
+void data_check(Elaborator *e);
 
 #endif

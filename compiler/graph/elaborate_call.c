@@ -172,6 +172,7 @@ static void take_operand(Elaborator *e, const OpInfo *info, int i, const Arg *ar
 static void unknown_argument(Elaborator *e, const OpInfo *info, const Arg *arg) {
     Name names[16];
     int n = 0, n_operands = operand_count(info), n_attrs = op_n_attrs(info);
+    if (info->op == OP_CROSS_ENTROPY) names[n++] = intern(e->s->names, "weight");
     for (int i = 0; i < n_operands; i++) names[n++] = intern(e->s->names, info->in[i]);
     for (int i = 0; i < n_attrs; i++) names[n++] = intern(e->s->names, info->attrs[i].name);
     Diag *d = elaborate_error(e, "P0156", arg->name_span, "`%s` has no argument `%s`", info->name, arg->name);

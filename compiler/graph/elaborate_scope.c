@@ -115,6 +115,8 @@ static void add_scope_names(Elaborator *e, NameList *list, Name word) {
     }
     add_candidate(e, list, word, e->batch->name);
     for (int i = 0; i < e->program->constants.n; i++) add_candidate(e, list, word, e->program->constants.entries[i].key);
+    static const char *const words[] = {"true", "false", "none"};
+    for (int i = 0; i < 3; i++) add_candidate(e, list, word, intern(e->s->names, words[i]));
 }
 
 static void add_function_names(Elaborator *e, NameList *list, Name word) {

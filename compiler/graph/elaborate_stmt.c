@@ -50,7 +50,8 @@ static void assign_loss(Elaborator *e, const Stmt *stmt, const Value *v) {
 }
 
 static void assign_statement(Elaborator *e, const Stmt *stmt) {
-    Value v = expr_value(e, stmt->value);
+    /* What the parser made of a broken line is not what was meant. */
+    Value v = diag_any_error(e->s, "P00", stmt->span) ? poison() : expr_value(e, stmt->value);
     if (stmt->names.n > 1) {
         assign_several(e, stmt, v);
         return;

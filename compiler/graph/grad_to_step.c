@@ -8,7 +8,7 @@
 
 #include <math.h>
 
-/* ---- names, tensors, graphs -------------------------------------------------------------------------------------------- */
+/* ---- names, tensors, graphs -------------------------------------------------------------------------------------- */
 
 Name step_name(Stepper *st, const char *format, ...) {
     va_list args;
@@ -49,7 +49,8 @@ static void list_tensor(Graph *graph, Tensor *tensor) {
 
 Node *step_input(Builder *b, Tensor *tensor) {
     for (int i = 0; i < b->region->nodes.n; i++)
-        if (b->region->nodes.at[i]->tensor == tensor && b->region->nodes.at[i]->backward == b->backward) return b->region->nodes.at[i];
+        if (b->region->nodes.at[i]->tensor == tensor && b->region->nodes.at[i]->backward == b->backward)
+            return b->region->nodes.at[i];
     list_tensor(b->graph, tensor);
     return build_input(b, tensor);
 }
@@ -67,7 +68,7 @@ static bool shape_has_batch(const Shape *shape) {
     return false;
 }
 
-/* ---- rules ----------------------------------------------------------------------------------------------------------------- */
+/* ---- rules ------------------------------------------------------------------------------------------------------- */
 
 typedef struct Training {
     Stepper *st;
@@ -117,14 +118,15 @@ void graph_rewrite(Graph *graph, CopyRule *rule, void *context) {
     copy_finish(&copy);
 }
 
-/* ---- micro-batches ------------------------------------------------------------------------------------------------------------ */
+/* ---- micro-batches ----------------------------------------------------------------------------------------------- */
 
 /* Over how many ranks the rules cut the batch. */
 static int64_t batch_ranks(const Plan *plan) {
     int64_t ranks = 1;
     for (int i = 0; plan && i < plan->rules.n; i++) {
         const Rule *rule = &plan->rules.at[i];
-        if (rule->what && strcmp(rule->what, "batch") == 0 && rule->storage == STORAGE_NONE) ranks *= plan->mesh.axes[rule->axis].size;
+        if (rule->what && strcmp(rule->what, "batch") == 0 && rule->storage == STORAGE_NONE)
+            ranks *= plan->mesh.axes[rule->axis].size;
     }
     return ranks;
 }
@@ -135,8 +137,9 @@ static bool choose_micros(Stepper *st) {
     st->step->micro_batch = each ? each * ranks : batch;
     st->step->micros = batch / st->step->micro_batch;
     if (st->step->micros * st->step->micro_batch == batch) return true;
-    Diag *d = diag_error(st->s, "P0246", st->plan->microbatch_span, "micro-batches of %lld on %lld ranks do not divide the batch (%lld)",
-                         (long long)each, (long long)ranks, (long long)batch);
+    Diag *d = diag_error(st->s, "P0246", st->plan->microbatch_span,
+                         "micro-batches of %lld on %lld ranks do not divide the batch (%lld)", (long long)each,
+                         (long long)ranks, (long long)batch);
     diag_help(d, "batch = microbatch x ranks of `batch` x a whole number");
     return false;
 }
@@ -152,8 +155,10 @@ static void replace_batch(Stepper *st) {
             Dim *micro = NEW(st->arena, Dim);
             *micro = *dim;
             micro->size = st->step->micro_batch;
-            if (pass == 0) batch = micro;
-            else micro->like = batch;
+            if (pass == 0)
+                batch = micro;
+            else
+                micro->like = batch;
             map_put(st->arena, &st->micro_dims, dim, micro);
         }
 }
@@ -171,11 +176,14 @@ static Copy copy_model(Stepper *st, Graph *to, CopyRule *rule, void *context) {
     return copy;
 }
 
-/* ---- the loss ------------------------------------------------------------------------------------------------------------------- */
+/* ---- the loss
+ * -------------------------------------------------------------------------------------------------------------------
+ */
 
 /* `value` summed over all it has, weighted. */
 static Node *weighted_sum(Builder *b, Node *value, Node *mask) {
-    if (mask) value = build_binary(b, OP_MUL, value, build_broadcast(b, build_cast(b, mask, value->dtype), &value->shape));
+    if (mask)
+        value = build_binary(b, OP_MUL, value, build_broadcast(b, build_cast(b, mask, value->dtype), &value->shape));
     return build_reduce(b, OP_SUM, value, &value->shape);
 }
 
@@ -196,7 +204,8 @@ static Node *loss_part(Stepper *st, Builder *b, const Copy *copy) {
     b->span = loss->span;
     if (!model->mask || loss->shape.n == 0) return part_of_mean(st, b, loss, shape_elements(&model->loss->shape));
     Node *targets = build_binary(b, OP_MAX, step_input(b, st->targets), build_const(b, DT_F32, 1e-30));
-    return step_share(st, b->graph, build_binary(b, OP_DIV, weighted_sum(b, loss, mask_of(b, copy, model, loss)), targets));
+    return step_share(st, b->graph,
+                      build_binary(b, OP_DIV, weighted_sum(b, loss, mask_of(b, copy, model, loss)), targets));
 }
 
 /* A result that adds up over the micro-batches: written to a running sum, which `update` hands out. */
@@ -229,7 +238,7 @@ static Node *total_loss(Stepper *st, Builder *b, const Copy *copy) {
     return loss;
 }
 
-/* ---- graphs of a micro-batch ------------------------------------------------------------------------------------------------------ */
+/* ---- graphs of a micro-batch ------------------------------------------------------------------------------------- */
 
 /* The gradient of each trained weight; those that the loss does not depend on drop out of the list. */
 static void add_gradients(Stepper *st, Graph *body, Node *loss) {
@@ -239,7 +248,8 @@ static void add_gradients(Stepper *st, Graph *body, Node *loss) {
     for (int i = 0; i < st->n_weights; i++) {
         if (!values[i]) continue;
         Tensor *weight = st->weights[n] = st->weights[i];
-        Tensor *gradient = st->gradients[n++] = step_tensor(st, step_name(st, "grad.%s", weight->name), CLASS_GRADIENT, DT_F32, weight->shape);
+        Tensor *gradient = st->gradients[n++] =
+            step_tensor(st, step_name(st, "grad.%s", weight->name), CLASS_GRADIENT, DT_F32, weight->shape);
         gradient->of = weight;
         gradient->span = weight->span;
         step_output(body, gradient, values[i], st->step->micros > 1);
@@ -293,7 +303,7 @@ static Graph *step_eval(Stepper *st) {
     return eval;
 }
 
-/* ---- all ---------------------------------------------------------------------------------------------------------------------------- */
+/* ---- all --------------------------------------------------------------------------------------------------------- */
 
 static void list_weights(Stepper *st) {
     int n = st->model->inits.n;

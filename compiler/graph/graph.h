@@ -39,7 +39,14 @@ void graph_simplify(Graph *graph);
  * needs are saved, except for those of cheap operators, which are cloned there. */
 void graph_to_grad(Graph *graph, Node *target, Tensor *const *weights, int n, Node **gradients);
 
-/* The graphs of a step. Any may be NULL where it is not needed. */
+/* The graphs of a step. Any may be NULL where it is not needed: `begin` with one micro-batch, `count` and `total` without
+ * weights on the targets, `decode` for models that cannot be sampled token by token.
+ *
+ * Tensors are shared between the graphs by identity, except those with `batch` or `seq`, which have the same name: a
+ * micro-batch has a `batch` of its own size, decode has `batch` and `seq` of size 1. Accumulators are of class GRADIENT:
+ * "grad.W" for each trained weight, "loss.sum" and "log.NAME.sum" (handed out as results by `update`), "targets.sum" (from
+ * `count`) and "targets" (from `total`, read by `body`). They add up only with several micro-batches. Dropout is a matter of
+ * the graph: `body` has it, with a random stream of (key, seed, step, layer); `eval` and `decode` are built without. */
 typedef struct Step {
     Session *session;
     const ModelGraph *model;

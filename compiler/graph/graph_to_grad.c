@@ -1,21 +1,22 @@
 /* Reverse mode over a graph: adds the backward half.
  *
- * In: a graph of primitives and a scalar. Out: nodes marked `backward`, and one gradient for each weight. Each operator's
- * rule builds its part in terms of forward values; those are then replaced by what the backward half may read:
+ * In: a graph of primitives and a scalar. Out: nodes marked `backward`, and one gradient for each weight. Each
+ * operator's rule builds its part in terms of forward values; those are then replaced by what the backward half may
+ * read:
  *   - cheap nodes (elementwise, views, ramps, random numbers) are made again in the backward half, recursively;
  *   - everything else is read where it is, at the top;
  *   - in a repeat, parameters come again (slice, capture), other values are stacked by the forward repeat.
- * The gradient of a repeat is a second repeat, index reversed: it carries the gradients of the carries and one accumulator
- * for each captured value, and stacks the gradients of the slices. */
+ * The gradient of a repeat is a second repeat, index reversed: it carries the gradients of the carries and one
+ * accumulator for each captured value, and stacks the gradients of the slices. */
 #include "graph/copy.h"
 
 typedef struct Level Level;
 struct Level {
     Level *up;
-    Region *forward, *backward; /* the same at the top */
-    Node *repeat;               /* whose body `forward` is; NULL at the top */
-    Map copies;                 /* forward node -> what the backward half reads for it */
-    Map grads;                  /* forward node -> Node *[results]: its gradients so far */
+    Region *forward, *backward;                              /* the same at the top */
+    Node *repeat;                                            /* whose body `forward` is; NULL at the top */
+    Map copies;                                              /* forward node -> what the backward half reads for it */
+    Map grads;                                               /* forward node -> Node *[results]: its gradients so far */
     NodeList slices, slice_inputs, captures, capture_inputs; /* of the backward repeat */
 };
 
@@ -30,9 +31,11 @@ typedef struct Grad {
 static Node *resolve(Grad *grad, Level *level, Node *node);
 static void differentiate(Grad *grad, Level *level);
 
-/* ---- which values depend on a weight ------------------------------------------------------------------------------------- */
+/* ---- which values depend on a weight ----------------------------------------------------------------------------- */
 
-static bool is_active(const Grad *grad, const Node *node) { return node->id < grad->n_forward && grad->active[node->id]; }
+static bool is_active(const Grad *grad, const Node *node) {
+    return node->id < grad->n_forward && grad->active[node->id];
+}
 
 static bool wants(Tensor *const *weights, int n, const Tensor *tensor) {
     for (int i = 0; i < n; i++)
@@ -87,7 +90,7 @@ static void mark_active(Grad *grad, const Region *region, Tensor *const *weights
     }
 }
 
-/* ---- what the backward half reads ---------------------------------------------------------------------------------------- */
+/* ---- what the backward half reads -------------------------------------------------------------------------------- */
 
 static void build_in(Grad *grad, Level *level, const Node *node) {
     grad->b.region = level->backward;
@@ -107,7 +110,8 @@ static void insert_after(Arena *arena, NodeList *nodes, const Node *after, Node 
 static Node *forward_result(Grad *grad, Region *region, Node *tuple, int index) {
     for (int i = 0; i < region->nodes.n; i++) {
         Node *node = region->nodes.at[i];
-        if (node->op == OP_RESULT && node->in[0] == tuple && !node->backward && node->attrs[0].integer == index) return node;
+        if (node->op == OP_RESULT && node->in[0] == tuple && !node->backward && node->attrs[0].integer == index)
+            return node;
     }
     Region scratch = {0};
     Builder b = {.graph = grad->graph, .region = &scratch, .span = tuple->span, .name = tuple->name};
@@ -133,7 +137,8 @@ static int stack_value(Grad *grad, Node *repeat, Node *value) {
 
 static Node *add_slice(Grad *grad, Level *level, Node *stacked, const Node *like) {
     build_in(grad, level, like);
-    Node *param = region_add_param(&grad->b, level->backward, stacked->dtype, shape_of(stacked->shape.dims + 1, stacked->shape.n - 1));
+    Node *param = region_add_param(&grad->b, level->backward, stacked->dtype,
+                                   shape_of(stacked->shape.dims + 1, stacked->shape.n - 1));
     vec_push(grad->graph->arena, &level->slices, param);
     vec_push(grad->graph->arena, &level->slice_inputs, stacked);
     return param;
@@ -178,14 +183,17 @@ static Node *resolve(Grad *grad, Level *level, Node *node) {
     Node *known = map_get(&level->copies, node);
     if (known) return known;
     Node *copy = node;
-    if (node->op == OP_PARAM) copy = resolve_param(grad, level, node);
-    else if (op_info(node)->cheap || node->op == OP_INPUT) copy = clone_cheap(grad, level, node);
-    else if (level->repeat) copy = saved_value(grad, level, node);
+    if (node->op == OP_PARAM)
+        copy = resolve_param(grad, level, node);
+    else if (op_info(node)->cheap || node->op == OP_INPUT)
+        copy = clone_cheap(grad, level, node);
+    else if (level->repeat)
+        copy = saved_value(grad, level, node);
     map_put(grad->arena, &level->copies, node, copy);
     return copy;
 }
 
-/* ---- gradients of nodes ------------------------------------------------------------------------------------------------------ */
+/* ---- gradients of nodes ------------------------------------------------------------------------------------------ */
 
 static int result_count(const Node *node) { return node->n_outs > 0 ? node->n_outs : 1; }
 
@@ -257,7 +265,9 @@ static void apply_rule(Grad *grad, Level *level, Node *node, Node **grad_out) {
     }
 }
 
-/* ---- repeats -------------------------------------------------------------------------------------------------------------------- */
+/* ---- repeats
+ * --------------------------------------------------------------------------------------------------------------------
+ */
 
 static Node *zeros(Grad *grad, Level *level, const Node *like, DType dtype, const Shape *shape) {
     build_in(grad, level, like);
@@ -301,7 +311,8 @@ static void close_carries(Grad *grad, Level *level, Backward *back) {
         Node *param = region->params.at[i], **found = map_get(&level->grads, param), *value = found ? found[0] : NULL;
         bool carry = i < region->n_carries, slice = !carry && i < region->n_carries + region->n_slices;
         if (carry && back->carry_of[i] >= 0) {
-            vec_push(grad->arena, &back->results, value ? value : zeros(grad, level, param, param->dtype, &param->shape));
+            vec_push(grad->arena, &back->results,
+                     value ? value : zeros(grad, level, param, param->dtype, &param->shape));
         } else if (slice && value) {
             back->slice_of[i] = back->stacked.n;
             vec_push(grad->arena, &back->stacked, value);
@@ -349,7 +360,8 @@ static void differentiate_repeat(Grad *grad, Level *up, Node *repeat, Node *cons
     Region *forward = repeat->region;
     int n = forward->params.n;
     Level level = {.up = up, .forward = forward, .repeat = repeat};
-    Backward back = {.carry_of = no_results(grad->arena, n), .slice_of = no_results(grad->arena, n),
+    Backward back = {.carry_of = no_results(grad->arena, n),
+                     .slice_of = no_results(grad->arena, n),
                      .capture_of = no_results(grad->arena, n)};
     build_in(grad, up, repeat);
     level.backward = region_open(&grad->b, forward->dim, !forward->descending);
@@ -367,7 +379,9 @@ static void differentiate_repeat(Grad *grad, Level *up, Node *repeat, Node *cons
     }
 }
 
-/* ---- the sweep -------------------------------------------------------------------------------------------------------------------- */
+/* ---- the sweep
+ * --------------------------------------------------------------------------------------------------------------------
+ */
 
 static void differentiate(Grad *grad, Level *level) {
     for (int i = level->forward->nodes.n - 1; i >= 0; i--) {

@@ -42,8 +42,8 @@ void graph_rewrite(Graph *graph, CopyRule *rule, void *context);
 /* Leaves dropout away. */
 Node *rule_without_dropout(Copy *copy, const Node *node, Node *const *in);
 
-/* What a scalar that is computed in each micro-batch adds to the step's: itself when it is a sum over samples, its share
- * 1/micros when it does not depend on samples. NULL after a diagnostic, when it is neither a sum of the two. */
+/* What a scalar that is computed in each micro-batch adds to the step's: itself when it is a sum over samples, its
+ * share 1/micros when it does not depend on samples. NULL after a diagnostic, when it is neither a sum of the two. */
 Node *step_share(Stepper *st, Graph *graph, Node *value);
 
 /* Every word of the optimizer's groups means a weight; false after diagnostics. */

@@ -1,17 +1,18 @@
 /* Which values of a micro-batch are finished sums over its samples, and whether they add up to those of the step.
  *
- * The loss of a step is the sum of what its micro-batches give. That holds for sums over the batch and whatever is linear
- * in them; a value that does not depend on samples (a penalty on weights) counts 1/micros each time. Anything else, like
- * the root of a mean over the batch, would change with the size of micro-batches: it is refused under every plan. */
+ * The loss of a step is the sum of what its micro-batches give. That holds for sums over the batch and whatever is
+ * linear in them; a value that does not depend on samples (a penalty on weights) counts 1/micros each time. Anything
+ * else, like the root of a mean over the batch, would change with the size of micro-batches: it is refused under every
+ * plan. */
 #include "graph/step.h"
 
 typedef enum Kind {
-    KIND_ZERO,       /* the constant 0 */
-    KIND_FIXED,      /* does not depend on samples */
-    KIND_SAMPLES,    /* has the batch dimension */
-    KIND_SUM,        /* linear in sums over the batch */
-    KIND_MIXED,      /* a sum plus something fixed */
-    KIND_REFUSED,    /* reported */
+    KIND_ZERO,    /* the constant 0 */
+    KIND_FIXED,   /* does not depend on samples */
+    KIND_SAMPLES, /* has the batch dimension */
+    KIND_SUM,     /* linear in sums over the batch */
+    KIND_MIXED,   /* a sum plus something fixed */
+    KIND_REFUSED, /* reported */
 } Kind;
 
 typedef struct Kinds {
@@ -38,7 +39,8 @@ static void mark_needed(Kinds *kinds, const Node *node) {
 static Kind refuse(Kinds *kinds, const Node *node, const Node *sum) {
     if (kinds->refused++) return KIND_REFUSED;
     const Node *origin = sum ? kinds->origin[sum->id] : NULL;
-    Diag *d = diag_error(kinds->st->s, "P0247", node->span, "`%s` needs a finished sum over the batch", op_info(node)->name);
+    Diag *d =
+        diag_error(kinds->st->s, "P0247", node->span, "`%s` needs a finished sum over the batch", op_info(node)->name);
     diag_label(d, "its value would depend on the size of micro-batches");
     if (origin) diag_note(d, origin->span, "the sum is here");
     diag_help(d, "take it for each sample, and let the loss be the mean");
@@ -49,7 +51,8 @@ static Kind refuse(Kinds *kinds, const Node *node, const Node *sum) {
 static Kind reduction(Kinds *kinds, const Node *node) {
     Iteration iteration = op_iteration(node);
     for (int i = 0; i < iteration.n; i++)
-        if (dim_is_batch(iteration.letters[i].dim) && iteration.letters[i].kind != LETTER_SUM) return refuse(kinds, node, node);
+        if (dim_is_batch(iteration.letters[i].dim) && iteration.letters[i].kind != LETTER_SUM)
+            return refuse(kinds, node, node);
     kinds->origin[node->id] = node;
     return KIND_SUM;
 }
@@ -70,9 +73,12 @@ static Kind linear(Kinds *kinds, const Node *node) {
         Kind kind = kinds->of[node->in[i]->id];
         bool summed = kind == KIND_SUM || kind == KIND_MIXED;
         if (summed) sum = node->in[i];
-        if (iteration.joint >> i & 1) joint = joined(joint, kind);
-        else if (summed && iteration.single >> i & 1) single = kind, n_single++;
-        else if (summed) return refuse(kinds, node, sum);
+        if (iteration.joint >> i & 1)
+            joint = joined(joint, kind);
+        else if (summed && iteration.single >> i & 1)
+            single = kind, n_single++;
+        else if (summed)
+            return refuse(kinds, node, sum);
     }
     if (sum) kinds->origin[node->id] = kinds->origin[sum->id];
     if (n_single == 0) return joint;
@@ -157,7 +163,10 @@ static Node *share_of(Kinds *kinds, Builder *b, Node *node) {
 
 Node *step_share(Stepper *st, Graph *graph, Node *value) {
     int n = graph->n_nodes + 1;
-    Kinds kinds = {.st = st, .of = NEW_N(st->arena, Kind, n), .origin = NEW_N(st->arena, const Node *, n), .needed = NEW_N(st->arena, bool, n)};
+    Kinds kinds = {.st = st,
+                   .of = NEW_N(st->arena, Kind, n),
+                   .origin = NEW_N(st->arena, const Node *, n),
+                   .needed = NEW_N(st->arena, bool, n)};
     mark_needed(&kinds, value);
     classify_region(&kinds, &graph->top);
     Builder b = step_builder(graph);

@@ -8,16 +8,17 @@
 
 typedef struct Decode {
     Stepper *st;
-    Dim *seq;        /* of size 1 */
+    Dim *seq; /* of size 1 */
     int caches;
     bool impossible;
 } Decode;
 
 static bool is_rename(const Node *node, const Dim *seq) {
-    return node->op == OP_RENAME && node_attr(node, "from")->dims.dims[0] == seq && node_attr(node, "to")->dims.dims[0]->like == seq;
+    return node->op == OP_RENAME && node_attr(node, "from")->dims.dims[0] == seq &&
+           node_attr(node, "to")->dims.dims[0]->like == seq;
 }
 
-/* ---- is it the model's meaning? ---------------------------------------------------------------------------------------------- */
+/* ---- is it the model's meaning? ---------------------------------------------------------------------------------- */
 
 /* Keys and values may go nowhere but to causal attention. */
 static bool read_by_attention(const Region *region, const Node *node) {
@@ -55,7 +56,9 @@ static bool can_decode(const Region *region, const Dim *seq) {
     return true;
 }
 
-/* ---- rewriting ------------------------------------------------------------------------------------------------------------------- */
+/* ---- rewriting
+ * -------------------------------------------------------------------------------------------------------------------
+ */
 
 static Node *cached(Copy *copy, Decode *decode, const Node *node, Node *x) {
     Stepper *st = decode->st;
@@ -65,7 +68,8 @@ static Node *cached(Copy *copy, Decode *decode, const Node *node, Node *x) {
         decode->impossible = true;
         return NULL;
     }
-    for (int i = 0; i < x->shape.n; i++) shape.dims[shape.n++] = x->shape.dims[i] == decode->seq ? key : x->shape.dims[i];
+    for (int i = 0; i < x->shape.n; i++)
+        shape.dims[shape.n++] = x->shape.dims[i] == decode->seq ? key : x->shape.dims[i];
     Tensor *tensor = step_tensor(st, step_name(st, "cache.%d", decode->caches++), CLASS_CACHE, x->dtype, shape);
     tensor->span = node->span;
     AttrValue attrs[2] = {{.dims = shape_of(&decode->seq, 1)}, {.dims = shape_of(&key, 1)}};

@@ -7,7 +7,7 @@ static Node *filled(Builder *b, const Tensor *tensor, double value) {
     return build_broadcast(b, build_const(b, tensor->dtype, value), &tensor->shape);
 }
 
-/* ---- moments ------------------------------------------------------------------------------------------------------------- */
+/* ---- moments ----------------------------------------------------------------------------------------------------- */
 
 enum { MAX_MOMENTS = 2 };
 
@@ -28,7 +28,9 @@ static Tensor *moment(Stepper *st, Tensor *weight, int which) {
     return tensor;
 }
 
-/* ---- init ------------------------------------------------------------------------------------------------------------------- */
+/* ---- init
+ * -------------------------------------------------------------------------------------------------------------------
+ */
 
 static Node *initial_value(Stepper *st, Builder *b, const Init *init) {
     AttrValue attrs[2] = {{.integer = (int64_t)init->key}, {.dims = init->weight->shape}};
@@ -58,20 +60,22 @@ Graph *step_init(Stepper *st) {
     return graph;
 }
 
-/* ---- begin ------------------------------------------------------------------------------------------------------------------ */
+/* ---- begin ------------------------------------------------------------------------------------------------------- */
 
 Graph *step_begin(Stepper *st) {
     if (st->step->micros == 1) return NULL; /* sums of one are written, not added */
     Graph *graph = step_graph(st, "begin", NULL);
     Builder b = step_builder(graph);
-    for (int i = 0; i < st->n_weights; i++) step_output(graph, st->gradients[i], filled(&b, st->gradients[i], 0), false);
-    for (int i = 0; i < st->running.n; i++) step_output(graph, st->running.at[i].sum, filled(&b, st->running.at[i].sum, 0), false);
+    for (int i = 0; i < st->n_weights; i++)
+        step_output(graph, st->gradients[i], filled(&b, st->gradients[i], 0), false);
+    for (int i = 0; i < st->running.n; i++)
+        step_output(graph, st->running.at[i].sum, filled(&b, st->running.at[i].sum, 0), false);
     if (st->targets) step_output(graph, st->targets_partial, filled(&b, st->targets_partial, 0), false);
     graph_simplify(graph);
     return graph;
 }
 
-/* ---- update ----------------------------------------------------------------------------------------------------------------- */
+/* ---- update ------------------------------------------------------------------------------------------------------ */
 
 /* The last component of a logical name: "layers.attention.wq" -> "wq". */
 static const char *last_component(const char *name) {
@@ -106,8 +110,10 @@ static void report_idle(Stepper *st, const ParameterGroup *group, Name word) {
     for (int i = 0; i < st->model->inits.n; i++)
         vec_push(st->arena, &names, step_name(st, "%s", last_component(st->model->inits.at[i].weight->name)));
     Name nearest = nearest_name(word, names.at, names.n);
-    if (nearest) diag_help(d, "did you mean `%s`?", nearest);
-    else diag_help(d, "groups are named by a weight's own name, or `bias` and `norm` for all of their kind");
+    if (nearest)
+        diag_help(d, "did you mean `%s`?", nearest);
+    else
+        diag_help(d, "groups are named by a weight's own name, or `bias` and `norm` for all of their kind");
 }
 
 /* A model may have no biases or no norms: only those two words may be idle. */
@@ -159,7 +165,10 @@ static void update_weight(Stepper *st, Builder *b, int i, Node *clip) {
     if (clip) g = build_binary(b, OP_MUL, g, clip);
     Node *m = moment_count(optimizer) > 0 ? step_input(b, moment(st, weight, 0)) : filled(b, weight, 0), *updated;
     if (optimizer->kind == OPT_ADAMW) {
-        AttrValue attrs[] = {{.number = optimizer->beta1}, {.number = optimizer->beta2}, {.number = optimizer->epsilon}, {.number = decay}};
+        AttrValue attrs[] = {{.number = optimizer->beta1},
+                             {.number = optimizer->beta2},
+                             {.number = optimizer->epsilon},
+                             {.number = decay}};
         Node *in[] = {w, g, m, step_input(b, moment(st, weight, 1)), lr, step_input(b, st->number)};
         updated = build_op(b, OP_ADAMW, in, 6, attrs);
     } else {

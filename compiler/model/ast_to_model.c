@@ -1,8 +1,9 @@
 /* From the syntax tree to the typed model.
  *
  * In: the parsed file and the command line's settings. Out: a Program in which every name of a gpu, cluster, train and
- * plan block is resolved and every number is in base units. The order is that of need: files and names, constants, GPUs,
- * clusters (they count GPUs), the training run (it names the model), plans. Everything that can be reported is. */
+ * plan block is resolved and every number is in base units. The order is that of need: files and names, constants,
+ * GPUs, clusters (they count GPUs), the training run (it names the model), plans. Everything that can be reported is.
+ */
 #include "model/resolve.h"
 
 static const char *main_path(const Session *s, const Ast *ast) {

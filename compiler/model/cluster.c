@@ -1,8 +1,8 @@
 /* Clusters: `cluster NAME { ... }` to machines, links and the checks that buyers make by hand.
  *
  * In: the block. Out: a Cluster with its groups of equal machines (they may differ), the links within and between them,
- * and, where stated, the width of a chassis in slots and the power budget of a machine. What a stated check needs and no
- * one has stated is said, never guessed. */
+ * and, where stated, the width of a chassis in slots and the power budget of a machine. What a stated check needs and
+ * no one has stated is said, never guessed. */
 #include <math.h>
 
 #include "model/resolve.h"
@@ -61,18 +61,19 @@ static void read_nodes(ClusterReader *c, const Property *p) {
     c->cluster->ranks += group.nodes * group.gpus;
 }
 
-/* ---- link within node nvlink 300 GB/s [5 us] ---------------------------------------------------------------------- */
+/* ---- link within node nvlink 300 GB/s [5 us] ----------------------------------------------------------------------
+ */
 
 static void link_refuse(ClusterReader *c, Span span, const char *why) {
     Diag *d = diag_error(c->r->s, "P0132", span, "%s", why);
-    diag_help(d, "write `link within node nvlink 300 GB/s` or `link between nodes infiniband 200 Gb/s`; a latency may follow: `5 us`");
+    diag_help(d, "write `link within node nvlink 300 GB/s` or `link between nodes infiniband 200 Gb/s`; a latency may "
+                 "follow: `5 us`");
 }
 
 static void check_link_twice(ClusterReader *c, const Link *link) {
     for (int i = 0; i < c->cluster->links.n; i++) {
         const Link *other = &c->cluster->links.at[i];
-        if (other->where != link->where || other->kind != link->kind)
-            continue;
+        if (other->where != link->where || other->kind != link->kind) continue;
         Diag *d = diag_error(c->r->s, "P0131", link->span, "link `%s` %s is stated twice", link->kind, link->where);
         diag_note(d, other->span, "first here");
         return;
@@ -80,8 +81,8 @@ static void check_link_twice(ClusterReader *c, const Link *link) {
 }
 
 static const char *const link_places[] = {"within", "between"}, *const link_nodes[] = {"node", "nodes"},
-                  *const link_kinds[] = {"nvlink",   "nvswitch", "infinity_fabric", "pcie",
-                                         "ethernet", "roce",     "efa",             "infiniband"};
+                         *const link_kinds[] = {"nvlink", "nvswitch", "infinity_fabric", "pcie", "ethernet",
+                                                "roce",   "efa",      "infiniband"};
 
 /* Takes the next word when it is one of `words`. A near miss gets its suggestion. */
 static Name take_word(ClusterReader *c, const Property *p, int at, const char *const *words, int n, const char *why) {
@@ -105,19 +106,17 @@ static void read_link(ClusterReader *c, const Property *p) {
     int at = 0;
     link.where = take_word(c, p, at++, link_places, 2, "a link is `within` a node or `between` nodes");
     if (link.where == NULL || take_word(c, p, at++, link_nodes, 2, "`node` or `nodes` is missing") == NULL) return;
-    link.kind = take_word(c, p, at++, link_kinds, (int)(sizeof link_kinds / sizeof link_kinds[0]),
-                          "the link is of no known kind: nvlink, nvswitch, infinity_fabric, pcie, ethernet, roce, efa or infiniband");
+    link.kind = take_word(
+        c, p, at++, link_kinds, (int)(sizeof link_kinds / sizeof link_kinds[0]),
+        "the link is of no known kind: nvlink, nvswitch, infinity_fabric, pcie, ethernet, roce, efa or infiniband");
     if (link.kind == NULL) return;
     if (at >= p->n) {
         link_refuse(c, p->name_span, "the link has no rate");
         return;
     }
-    if (!take_unit(c->r, c->scope, "link", p->items[at++], UNIT_RATE, &link.rate))
-        return;
-    if (at < p->n && expr_is_word(p->items[at], "latency"))
-        at++;
-    if (at < p->n && !take_unit(c->r, c->scope, "latency", p->items[at++], UNIT_SECONDS, &link.latency))
-        return;
+    if (!take_unit(c->r, c->scope, "link", p->items[at++], UNIT_RATE, &link.rate)) return;
+    if (at < p->n && expr_is_word(p->items[at], "latency")) at++;
+    if (at < p->n && !take_unit(c->r, c->scope, "latency", p->items[at++], UNIT_SECONDS, &link.latency)) return;
     if (at < p->n) {
         link_refuse(c, p->items[at]->span, "nothing more can follow");
         return;
@@ -130,7 +129,8 @@ static void read_link(ClusterReader *c, const Property *p) {
     vec_push(c->r->arena, &c->cluster->links, link);
 }
 
-/* ---- the buyers' checks --------------------------------------------------------------------------------------------- */
+/* ---- the buyers' checks ---------------------------------------------------------------------------------------------
+ */
 
 static void say_unknown(ClusterReader *c, const NodeGroup *group, Span span, const char *property, const char *check) {
     Diag *d = diag_note_alone(c->r->s, "P0605", span, "%s is not checked: `%s` of `%s` is unknown", check, property,
@@ -141,14 +141,12 @@ static void say_unknown(ClusterReader *c, const NodeGroup *group, Span span, con
 
 static void check_chassis(ClusterReader *c, const NodeGroup *group) {
     double have = c->cluster->chassis_slots, need = (double)group->gpus * group->gpu->slots;
-    if (isnan(have))
-        return;
+    if (isnan(have)) return;
     if (isnan(need)) {
         say_unknown(c, group, c->chassis_span, "slots", "the chassis");
         return;
     }
-    if (need <= have)
-        return;
+    if (need <= have) return;
     Diag *d = diag_error(c->r->s, "P0603", group->span, "%lld GPUs of %g slots need %g, and the chassis has %g",
                          (long long)group->gpus, group->gpu->slots, need, have);
     diag_note(d, c->chassis_span, "the chassis is stated here");
@@ -158,22 +156,22 @@ static void check_chassis(ClusterReader *c, const NodeGroup *group) {
 
 static void check_power(ClusterReader *c, const NodeGroup *group) {
     double have = c->cluster->node_power, need = (double)group->gpus * group->gpu->tdp;
-    if (isnan(have))
-        return;
+    if (isnan(have)) return;
     if (isnan(need)) {
         say_unknown(c, group, c->power_span, "tdp", "the power budget");
         return;
     }
-    if (need <= have)
-        return;
+    if (need <= have) return;
     Diag *d = diag_error(c->r->s, "P0604", group->span, "%lld GPUs of %g W draw %g W, and the machine has %g W",
                          (long long)group->gpus, group->gpu->tdp, need, have);
     diag_note(d, c->power_span, "the power budget is stated here");
     if (group->gpu->tdp <= have)
-        diag_help(d, "%lld of them stay within it, before anything else in the machine", (long long)floor(have / group->gpu->tdp));
+        diag_help(d, "%lld of them stay within it, before anything else in the machine",
+                  (long long)floor(have / group->gpu->tdp));
 }
 
-/* ---- the block ------------------------------------------------------------------------------------------------------- */
+/* ---- the block
+ * ------------------------------------------------------------------------------------------------------- */
 
 static void read_property(ClusterReader *c, Map *seen, Property *p) {
     if (strcmp(p->name, "nodes") == 0)
@@ -181,8 +179,7 @@ static void read_property(ClusterReader *c, Map *seen, Property *p) {
     else if (strcmp(p->name, "link") == 0)
         read_link(c, p);
     else if (strcmp(p->name, "chassis") == 0) {
-        if (p->n == 2 && expr_is_word(p->items[1], "slots"))
-            p->n = 1;
+        if (p->n == 2 && expr_is_word(p->items[1], "slots")) p->n = 1;
         if (property_once(c->r, seen, p) && property_single(c->r, p) &&
             take_number(c->r, c->scope, "chassis", p->items[0], &c->cluster->chassis_slots))
             c->chassis_span = p->span;
@@ -198,8 +195,8 @@ static void read_property(ClusterReader *c, Map *seen, Property *p) {
 
 Cluster *cluster_resolve(Resolver *r, FileScope *scope, const Stmt *stmt) {
     Cluster *cluster = NEW(r->arena, Cluster);
-    cluster->name = scope->is_main ? stmt->name
-                                   : intern(r->s->names, arena_printf(r->arena, "%s.%s", scope->stem, stmt->name));
+    cluster->name =
+        scope->is_main ? stmt->name : intern(r->s->names, arena_printf(r->arena, "%s.%s", scope->stem, stmt->name));
     cluster->span = stmt->name_span;
     cluster->chassis_slots = cluster->node_power = NAN;
     ClusterReader c = {.r = r, .scope = scope, .cluster = cluster};

@@ -1,8 +1,8 @@
 /* GPUs: `gpu NAME { ... }` to numbers.
  *
- * In: the block's properties. Out: a Gpu; what is not stated is NAN, and zero means "has none". The FP32 peak is derived
- * as cores x boost clock x 2, since a fused multiply-add is two operations; where it is stated as well the two must
- * agree, which finds mistyped cores, clocks and peaks. */
+ * In: the block's properties. Out: a Gpu; what is not stated is NAN, and zero means "has none". The FP32 peak is
+ * derived as cores x boost clock x 2, since a fused multiply-add is two operations; where it is stated as well the two
+ * must agree, which finds mistyped cores, clocks and peaks. */
 #include <math.h>
 
 #include "model/resolve.h"
@@ -13,7 +13,10 @@ typedef struct GpuField {
     Unit unit;
 } GpuField;
 
-#define FIELD(NAME, MEMBER, ...) {NAME, offsetof(Gpu, MEMBER), {__VA_ARGS__}}
+#define FIELD(NAME, MEMBER, ...)                                                                                       \
+    {                                                                                                                  \
+        NAME, offsetof(Gpu, MEMBER), { __VA_ARGS__ }                                                                   \
+    }
 static const GpuField gpu_fields[] = {
     FIELD("memory", memory, 1, 0, 0, 0),
     FIELD("usable", usable, 1, 0, 0, 0),
@@ -37,17 +40,11 @@ static const GpuField gpu_fields[] = {
 };
 enum { N_FIELDS = sizeof gpu_fields / sizeof gpu_fields[0] };
 
-int gpu_field_count(void) {
-    return N_FIELDS;
-}
+int gpu_field_count(void) { return N_FIELDS; }
 
-const char *gpu_field_name(int index) {
-    return gpu_fields[index].name;
-}
+const char *gpu_field_name(int index) { return gpu_fields[index].name; }
 
-Unit gpu_field_unit(int index) {
-    return gpu_fields[index].unit;
-}
+Unit gpu_field_unit(int index) { return gpu_fields[index].unit; }
 
 double gpu_field_value(const Gpu *gpu, int index) {
     double value;
@@ -55,38 +52,32 @@ double gpu_field_value(const Gpu *gpu, int index) {
     return value;
 }
 
-static double *gpu_field(Gpu *gpu, int index) {
-    return (double *)(void *)((char *)gpu + gpu_fields[index].offset);
-}
+static double *gpu_field(Gpu *gpu, int index) { return (double *)(void *)((char *)gpu + gpu_fields[index].offset); }
 
 static void read_property(Resolver *r, FileScope *scope, Gpu *gpu, Map *seen, Property *p, Span *fp32, bool *checked) {
     const char *known[N_FIELDS];
     int index = -1;
     for (int i = 0; i < N_FIELDS; i++) {
         known[i] = gpu_fields[i].name;
-        if (strcmp(p->name, known[i]) == 0)
-            index = i;
+        if (strcmp(p->name, known[i]) == 0) index = i;
     }
     if (index < 0) {
         property_unknown(r, "gpu", p, known, N_FIELDS);
         return;
     }
-    if (!property_once(r, seen, p))
-        return;
+    if (!property_once(r, seen, p)) return;
     if (strcmp(p->name, "fp32") == 0 && p->n == 2 && expr_is_word(p->items[1], "unchecked")) {
         *checked = false;
         p->n = 1;
     }
     double value;
-    if (!property_single(r, p) || !take_unit(r, scope, p->name, p->items[0], gpu_fields[index].unit, &value))
-        return;
+    if (!property_single(r, p) || !take_unit(r, scope, p->name, p->items[0], gpu_fields[index].unit, &value)) return;
     if (value < 0) {
         diag_error(r->s, "P0129", p->items[0]->span, "`%s` cannot be negative", p->name);
         return;
     }
     *gpu_field(gpu, index) = value;
-    if (strcmp(p->name, "fp32") == 0)
-        *fp32 = p->items[0]->span;
+    if (strcmp(p->name, "fp32") == 0) *fp32 = p->items[0]->span;
 }
 
 /* Vendors round peaks to three digits; 2 % is far above that and far below any wrong core count. */
@@ -100,22 +91,22 @@ static void check_peak(Resolver *r, Gpu *gpu, Span fp32, bool checked) {
         gpu->fp32 = derived; /* NAN when cores or clock are unknown */
         return;
     }
-    if (isnan(derived) || !checked || fabs(derived - gpu->fp32) <= PEAK_TOLERANCE * gpu->fp32)
-        return;
-    Diag *d = diag_error(r->s, "P0602", fp32, "`fp32` is stated as %.4g TFLOP/s, and %.0f cores x %.4g GHz x %g give %.4g",
-                         gpu->fp32 / 1e12, gpu->cuda_cores, gpu->clock / 1e9, per_clock, derived / 1e12);
-    diag_help(d, "correct one of them; for an architecture that does more operations in a clock state `flops_per_clock`; "
-                 "where the vendor's figure really differs write `fp32 %.4g TFLOP/s unchecked`",
+    if (isnan(derived) || !checked || fabs(derived - gpu->fp32) <= PEAK_TOLERANCE * gpu->fp32) return;
+    Diag *d =
+        diag_error(r->s, "P0602", fp32, "`fp32` is stated as %.4g TFLOP/s, and %.0f cores x %.4g GHz x %g give %.4g",
+                   gpu->fp32 / 1e12, gpu->cuda_cores, gpu->clock / 1e9, per_clock, derived / 1e12);
+    diag_help(d,
+              "correct one of them; for an architecture that does more operations in a clock state `flops_per_clock`; "
+              "where the vendor's figure really differs write `fp32 %.4g TFLOP/s unchecked`",
               gpu->fp32 / 1e12);
 }
 
 Gpu *gpu_resolve(Resolver *r, FileScope *scope, const Stmt *stmt) {
     Gpu *gpu = NEW(r->arena, Gpu);
-    gpu->name = scope->is_main ? stmt->name
-                               : intern(r->s->names, arena_printf(r->arena, "%s.%s", scope->stem, stmt->name));
+    gpu->name =
+        scope->is_main ? stmt->name : intern(r->s->names, arena_printf(r->arena, "%s.%s", scope->stem, stmt->name));
     gpu->span = stmt->name_span;
-    for (int i = 0; i < N_FIELDS; i++)
-        *gpu_field(gpu, i) = NAN;
+    for (int i = 0; i < N_FIELDS; i++) *gpu_field(gpu, i) = NAN;
     Map seen = {0};
     Span fp32 = stmt->name_span;
     bool checked = true;

@@ -1,7 +1,7 @@
 /* The typed model: everything a .plan file says besides the tensor statements of its models, resolved and checked.
  *
- * Sizes are numbers, units are gone (bytes, bytes/s, Hz, watts, seconds), names are resolved, and every mistake has been
- * reported. Tensor statements stay in the syntax tree until model_to_graph elaborates them. */
+ * Sizes are numbers, units are gone (bytes, bytes/s, Hz, watts, seconds), names are resolved, and every mistake has
+ * been reported. Tensor statements stay in the syntax tree until model_to_graph elaborates them. */
 #ifndef PLAN_MODEL_H
 #define PLAN_MODEL_H
 
@@ -12,18 +12,18 @@
 typedef struct Gpu {
     Name name; /* "gpus.A100_SXM_80GB" */
     Span span;
-    double memory, usable;         /* bytes; usable: what a program can allocate */
-    double bandwidth;              /* bytes/s */
+    double memory, usable; /* bytes; usable: what a program can allocate */
+    double bandwidth;      /* bytes/s */
     double cuda_cores, tensor_cores, rt_cores, sms;
-    double clock;                  /* boost, Hz */
-    double flops_per_clock;        /* operations of one core in one clock; NAN: 2, a fused multiply-add */
-    double fp32_derived;           /* cores x clock x operations in a clock, or NAN */
+    double clock;                       /* boost, Hz */
+    double flops_per_clock;             /* operations of one core in one clock; NAN: 2, a fused multiply-add */
+    double fp32_derived;                /* cores x clock x operations in a clock, or NAN */
     double fp32, tf32, fp16, bf16, fp8; /* FLOP/s, dense; fp32 is cores x clock x 2 unless stated */
-    double nvlink;                 /* bytes/s for each direction */
-    double pcie;                   /* generation */
-    double tdp;                    /* W */
-    double slots;                  /* width in slots */
-    double l2;                     /* bytes */
+    double nvlink;                      /* bytes/s for each direction */
+    double pcie;                        /* generation */
+    double tdp;                         /* W */
+    double slots;                       /* width in slots */
+    double l2;                          /* bytes */
 } Gpu;
 
 typedef struct NodeGroup {
@@ -33,8 +33,8 @@ typedef struct NodeGroup {
 } NodeGroup;
 
 typedef struct Link {
-    Name where; /* "within" or "between" */
-    Name kind;  /* "nvlink", "infiniband", ... */
+    Name where;     /* "within" or "between" */
+    Name kind;      /* "nvlink", "infiniband", ... */
     double rate;    /* bytes/s for a GPU and direction */
     double latency; /* seconds, or NAN */
     Span span;
@@ -46,13 +46,17 @@ typedef struct Cluster {
     VEC(NodeGroup) groups;
     VEC(Link) links;
     double chassis_slots, node_power; /* NAN when not stated: then those checks are not made */
-    int64_t ranks; /* GPUs in all */
+    int64_t ranks;                    /* GPUs in all */
 } Cluster;
 
 typedef struct Dataset {
     enum { DATA_TEXT, DATA_TOKENS, DATA_ARRAYS } kind;
     VEC(const char *) paths;
-    struct { VEC(Name) names; VEC(const char *) paths; } columns;
+    struct {
+        VEC(Name) names;
+        VEC(const char *) paths;
+        VEC(Span) spans;
+    } columns;
     Name name; /* of a named evaluation set, or NULL */
     Span span;
 } Dataset;
@@ -81,24 +85,25 @@ typedef struct Optimizer {
 typedef struct Train {
     Name name;
     Span span;
-    const Ast *scope;  /* the file that the block stands in */
-    const Stmt *model; /* STMT_MODEL, after following `model A = B(...)`; NULL after a mistake */
+    const Ast *scope;       /* the file that the block stands in */
+    const Stmt *model;      /* STMT_MODEL, after following `model A = B(...)`; NULL after a mistake */
     const Ast *model_scope; /* the file that holds it: where names of its body are looked up */
-    VEC(Binding) model_arguments; /* overridden dimensions, each name once (the outermost wins); values that are
-                                     constants are EXPR_INT or EXPR_FLOAT, others speak of the model's dimensions */
+    VEC(Binding)
+    model_arguments; /* overridden dimensions, each name once (the outermost wins); values that are
+                        constants are EXPR_INT or EXPR_FLOAT, others speak of the model's dimensions */
     Name model_name;
     Span model_span;
-    const char *from;  /* weights to start from, or NULL */
+    const char *from; /* weights to start from, or NULL */
     Span from_span;
     VEC(Dataset) data; /* one, or one for each index of `data_dim` */
     Name data_dim;     /* `data task = [...]`, or NULL */
     Span data_dim_span;
     VEC(Dataset) validation; /* empty: a share of the data */
-    double split;      /* share of the data kept for validation; 0.1 unless stated */
+    double split;            /* share of the data kept for validation; 0.1 unless stated */
     int64_t batch, steps, seed;
     Span batch_span;
     Optimizer optimizer;
-    double clip;       /* NAN: none */
+    double clip;                      /* NAN: none */
     int64_t eval_every, eval_batches; /* 0: none */
     int64_t save_every, save_keep;    /* 0: none; keep 0: all */
     const char *save_to;
@@ -110,17 +115,17 @@ typedef enum Storage { STORAGE_NONE, STORAGE_WEIGHTS, STORAGE_GRADIENTS, STORAGE
 
 /* One word of one sentence. */
 typedef struct Rule {
-    Name what;         /* dimension name as written ("head", "mlp.hidden"), or NULL for storage */
+    Name what; /* dimension name as written ("head", "mlp.hidden"), or NULL for storage */
     Storage storage;
-    int axis;          /* index in the mesh */
-    int how;           /* RuleWord.how */
+    int axis; /* index in the mesh */
+    int how;  /* RuleWord.how */
     VEC(int64_t) uneven;
     const Expr *using; /* or NULL */
     Name using_name;   /* "ring", "interleaved", ... or NULL */
     int64_t chunks;    /* of interleaved */
     Span span, statement, axis_span;
     Span using_span;
-    const Stmt *in;    /* the narrowing block, or NULL */
+    const Stmt *in; /* the narrowing block, or NULL */
 } Rule;
 
 typedef struct Plan {
@@ -131,26 +136,26 @@ typedef struct Plan {
     VEC(Rule) rules;
     int64_t microbatch; /* sequences per rank and micro-batch; 0: not stated */
     Span microbatch_span;
-    Name precision;     /* "fp32" unless stated */
+    Name precision; /* "fp32" unless stated */
     Span precision_span;
-    Name recompute;     /* NULL: none */
+    Name recompute; /* NULL: none */
     Span recompute_span;
-    int64_t threads;    /* of a rank; 0: this machine's cores shared out */
-    Span auto_span;     /* of an `auto`, when there is one: a choice left to the planner */
-    bool broken;        /* a rule or the mesh had a mistake: what is missing proves nothing */
+    int64_t threads; /* of a rank; 0: this machine's cores shared out */
+    Span auto_span;  /* of an `auto`, when there is one: a choice left to the planner */
+    bool broken;     /* a rule or the mesh had a mistake: what is missing proves nothing */
 } Plan;
 
 typedef struct Program {
     Session *session;
     const Ast *ast;
     VEC(const Ast *) imports;
-    Map imported;   /* import name -> const Ast * */
+    Map imported;                  /* import name -> const Ast * */
     VEC(struct FileScope *) files; /* the file itself first; see resolve.h */
-    Map constants;  /* name -> double * */
+    Map constants;                 /* name -> double * */
     VEC(Gpu *) gpus;
     VEC(Cluster *) clusters;
     VEC(const Stmt *) layers, models;
-    Train *train;   /* NULL when the file has none */
+    Train *train; /* NULL when the file has none */
     VEC(Plan *) plans;
     bool incomplete; /* syntax errors, or an import that failed: a name that is missing may have been declared there */
 } Program;

@@ -63,7 +63,8 @@ static void read_schedule(Resolver *r, FileScope *scope, const Expr *call, Rate 
     while (kind < 3 && !expr_is_word(callee, rate_names[kind])) kind++;
     if (kind == 3) {
         const char *dotted = expr_dotted(r->arena, callee);
-        Diag *d = diag_error(r->s, "P0503", callee->span, "there is no learning-rate schedule `%s`", dotted ? dotted : "?");
+        Diag *d =
+            diag_error(r->s, "P0503", callee->span, "there is no learning-rate schedule `%s`", dotted ? dotted : "?");
         if (callee->kind == EXPR_NAME) help_nearest(r, d, callee->name, rate_names, 3, callee->span);
         return;
     }
@@ -96,7 +97,8 @@ static void read_rate(Resolver *r, FileScope *scope, const Expr *e, Optimizer *o
         out->rate.end = out->rate.peak;
     }
     if (out->kind == OPT_ADAMW && out->rate.peak >= HIGH_ADAM_RATE) {
-        Diag *d = diag_warning(r->s, "P0506", e->span, "a learning rate of %g is far too high for `adamw`", out->rate.peak);
+        Diag *d =
+            diag_warning(r->s, "P0506", e->span, "a learning rate of %g is far too high for `adamw`", out->rate.peak);
         diag_label(d, "each step moves every weight by about %g", out->rate.peak);
         diag_help(d, "usual rates are 1e-5 to 1e-2");
     }
@@ -116,19 +118,20 @@ static void read_betas(Resolver *r, FileScope *scope, const Expr *e, Optimizer *
         if (value >= 0 && value < 1)
             *betas[i] = value;
         else
-            diag_error(r->s, "P0129", e->args.at[i]->span, "a beta is %g, and must be at least 0 and less than 1", value);
+            diag_error(r->s, "P0129", e->args.at[i]->span, "a beta is %g, and must be at least 0 and less than 1",
+                       value);
     }
 }
 
-/* ---- parameter groups -------------------------------------------------------------------------------------------------- */
+/* ---- parameter groups
+ * -------------------------------------------------------------------------------------------------- */
 
-static Span word_span(const Stmt *stmt, int i) {
-    return i < stmt->words.n ? stmt->words.at[i].what->span : stmt->head;
-}
+static Span word_span(const Stmt *stmt, int i) { return i < stmt->words.n ? stmt->words.at[i].what->span : stmt->head; }
 
 static void read_group(Resolver *r, FileScope *scope, const Stmt *stmt, Optimizer *out) {
     static const char *const known[] = {"weight_decay", "lr_scale"};
-    ParameterGroup group = {.weight_decay = NAN, .lr_scale = NAN, .span = stmt->head.file != 0 ? stmt->head : stmt->span};
+    ParameterGroup group = {
+        .weight_decay = NAN, .lr_scale = NAN, .span = stmt->head.file != 0 ? stmt->head : stmt->span};
     for (int i = 0; i < stmt->names.n; i++) {
         for (int g = 0; g < out->groups.n; g++)
             for (int k = 0; k < out->groups.at[g].words.n; k++)
@@ -160,7 +163,8 @@ static bool read_groups(Resolver *r, FileScope *scope, const Stmt *stmt, Optimiz
             read_group(r, scope, group, out);
             continue;
         }
-        Diag *d = diag_error(r->s, "P0509", group->head.file != 0 ? group->head : group->span, "this is not a parameter group");
+        Diag *d = diag_error(r->s, "P0509", group->head.file != 0 ? group->head : group->span,
+                             "this is not a parameter group");
         diag_note(d, stmt->head, "the block of the optimizer begins here: is its `}` missing?");
         diag_help(d, "write `bias, norm: weight_decay = 0`");
         return false; /* the rest is probably the training run's */
@@ -168,13 +172,15 @@ static bool read_groups(Resolver *r, FileScope *scope, const Stmt *stmt, Optimiz
     return true;
 }
 
-/* ---- the property ---------------------------------------------------------------------------------------------------------- */
+/* ---- the property
+ * ---------------------------------------------------------------------------------------------------------- */
 
 static void read_call(Resolver *r, FileScope *scope, const Expr *call, Optimizer *out) {
     bool adam = out->kind == OPT_ADAMW;
     Parameter adamw[] = {{"lr", NULL}, {"betas", NULL}, {"epsilon", NULL}, {"weight_decay", NULL}};
     Parameter sgd[] = {{"lr", NULL}, {"momentum", NULL}, {"weight_decay", NULL}};
-    if (call->kind == EXPR_CALL && !bind_call(r, adam ? "adamw" : "sgd", call, adam ? adamw : sgd, adam ? 4 : 3)) return;
+    if (call->kind == EXPR_CALL && !bind_call(r, adam ? "adamw" : "sgd", call, adam ? adamw : sgd, adam ? 4 : 3))
+        return;
     const Expr *rate = adam ? adamw[0].value : sgd[0].value;
     if (rate == NULL) rate = or_setting(r, "lr", NULL);
     if (rate == NULL) {

@@ -32,11 +32,10 @@ typedef struct PlanReader {
     const Stmt *mesh;
 } PlanReader;
 
-static Span head_of(const Stmt *stmt) {
-    return stmt->head.file != 0 ? stmt->head : stmt->span;
-}
+static Span head_of(const Stmt *stmt) { return stmt->head.file != 0 ? stmt->head : stmt->span; }
 
-/* ---- mesh --------------------------------------------------------------------------------------------------------- */
+/* ---- mesh ---------------------------------------------------------------------------------------------------------
+ */
 
 static bool axis_size(PlanReader *p, const Binding *binding, int64_t *size) {
     const char *setting = arena_printf(p->r->arena, "mesh.%s", binding->name);
@@ -106,7 +105,8 @@ static void help_product(PlanReader *p, Diag *d, int64_t ranks) {
     for (int i = 0; i < mesh->n; i++) {
         int64_t others = product / mesh->axes[i].size;
         if (ranks % others == 0)
-            text_printf(&text, "%s`%s = %lld`", text.n > 0 ? " or " : "", mesh->axes[i].name, (long long)(ranks / others));
+            text_printf(&text, "%s`%s = %lld`", text.n > 0 ? " or " : "", mesh->axes[i].name,
+                        (long long)(ranks / others));
     }
     if (text.n > 0) {
         diag_help(d, "use %s", text.at);
@@ -135,7 +135,8 @@ static void check_product(PlanReader *p, const Stmt *stmt) {
     if (product < 1e15) help_product(p, d, plan->cluster->ranks);
 }
 
-/* ---- using ---------------------------------------------------------------------------------------------------------- */
+/* ---- using ----------------------------------------------------------------------------------------------------------
+ */
 
 typedef struct Using {
     const Expr *expr;
@@ -151,7 +152,7 @@ static bool read_chunks(PlanReader *p, const Expr *how, Using *out) {
     if (!good) {
         Diag *d = diag_error(p->r->s, "P0408", how->span, "`interleaved` needs the number of chunks on each stage");
         diag_help(d, arg != NULL && arg->name != NULL ? "did you mean `chunks`? write `interleaved(chunks = 2)`"
-                                                       : "write `interleaved(chunks = 2)`");
+                                                      : "write `interleaved(chunks = 2)`");
         return false;
     }
     return take_integer(p->r, p->scope, "chunks", arg->value, 1, &out->chunks);
@@ -186,7 +187,8 @@ static bool read_using(PlanReader *p, const Expr *how, Using *out) {
     }
     if (out->name == NULL) {
         const char *dotted = expr_dotted(p->r->arena, callee);
-        Diag *d = diag_error(p->r->s, "P0406", callee->span, "there is no way `%s` to use an axis", dotted ? dotted : "?");
+        Diag *d =
+            diag_error(p->r->s, "P0406", callee->span, "there is no way `%s` to use an axis", dotted ? dotted : "?");
         Name near = callee->kind == EXPR_NAME ? nearest_name(callee->name, names, N_USINGS) : NULL;
         if (near != NULL) {
             diag_help(d, "did you mean `%s`?", near);
@@ -199,7 +201,8 @@ static bool read_using(PlanReader *p, const Expr *how, Using *out) {
     return strcmp(out->name, "interleaved") == 0 ? read_chunks(p, how, out) : check_arguments(p, how, out);
 }
 
-/* ---- rules ------------------------------------------------------------------------------------------------------------ */
+/* ---- rules
+ * ------------------------------------------------------------------------------------------------------------ */
 
 static Storage storage_of(const Expr *what) {
     if (expr_is_word(what, "weights")) return STORAGE_WEIGHTS;
@@ -235,9 +238,7 @@ static int find_axis(PlanReader *p, const Stmt *stmt) {
     return -1;
 }
 
-static bool same_target(const Rule *a, const Rule *b) {
-    return a->axis == b->axis && a->in == b->in;
-}
+static bool same_target(const Rule *a, const Rule *b) { return a->axis == b->axis && a->in == b->in; }
 
 static bool check_twice(PlanReader *p, const Rule *rule) {
     for (int i = 0; i < p->plan->rules.n; i++) {
@@ -269,7 +270,8 @@ static void read_sizes(PlanReader *p, const RuleWord *word, Rule *rule) {
     }
 }
 
-static void add_rule(PlanReader *p, const Stmt *stmt, const RuleWord *word, int axis, const Using *using, const Stmt *in) {
+static void add_rule(PlanReader *p, const Stmt *stmt, const RuleWord *word, int axis, const Using *using,
+                     const Stmt *in) {
     const char *dotted = expr_dotted(p->r->arena, word->what);
     if (dotted == NULL) {
         p->plan->broken = true; /* the parser has reported it */
@@ -302,10 +304,12 @@ static void check_using(PlanReader *p, const Stmt *stmt, const Using *using) {
     }
     Diag *d = diag_error(p->r->s, "P0407", using->span, "`%s` does not fit this rule", using->name);
     if (using->kind == USING_STORAGE)
-        diag_help(d, "`%s` says what becomes of gathered weights: `weights on %s using %s`", using->name, stmt->axis, using->name);
+        diag_help(d, "`%s` says what becomes of gathered weights: `weights on %s using %s`", using->name, stmt->axis,
+                  using->name);
     else
-        diag_help(d, "%s", using->kind == USING_SCHEDULE ? "a schedule is for a rule on the layers of a repeat"
-                                                         : "it is for a rule on a sequence dimension");
+        diag_help(d, "%s",
+                  using->kind == USING_SCHEDULE ? "a schedule is for a rule on the layers of a repeat"
+                                                : "it is for a rule on a sequence dimension");
 }
 
 static void read_rule(PlanReader *p, const Stmt *stmt, const Stmt *in) {
@@ -318,7 +322,8 @@ static void read_rule(PlanReader *p, const Stmt *stmt, const Stmt *in) {
     for (int i = 0; i < stmt->words.n; i++) add_rule(p, stmt, &stmt->words.at[i], axis, how, in);
 }
 
-/* ---- the other properties ------------------------------------------------------------------------------------------------ */
+/* ---- the other properties
+ * ------------------------------------------------------------------------------------------------ */
 
 static void read_precision(PlanReader *p, const Expr *e) {
     static const char *const known[] = {"fp32", "bf16", "fp16"};
@@ -381,6 +386,14 @@ static void read_property(PlanReader *p, const Stmt *stmt) {
     p->plan->broken = true; /* perhaps a rule or the mesh */
     if (strcmp(property.name, "auto") == 0) {
         p->plan->auto_span = property.span;
+        return;
+    }
+    if (property.n == 2 && property.items[0]->kind == EXPR_NAME &&
+        property.items[1]->kind == EXPR_NAME) { /* `batch onn data` */
+        Diag *d =
+            diag_error(p->r->s, "P0130", property.items[0]->span, "this is neither a rule nor a property of a plan");
+        diag_help(d, "a rule reads `%s on %s`: did you mean `on`?", property.name, property.items[1]->name);
+        diag_fix(d, property.items[0]->span, "on");
         return;
     }
     if (stmt->kind == STMT_ASSIGN && stmt->value->kind == EXPR_INT && p->mesh == NULL) {

@@ -1,13 +1,14 @@
 /* The batch against mesh and micro-batch.
  *
- * One step's batch is `ranks that divide it` x `sequences per rank and micro-batch` x `micro-batches`, all whole. Nothing
- * is ever rounded: a batch that does not multiply out is refused with the nearest ones that do, with each factor. */
+ * One step's batch is `ranks that divide it` x `sequences per rank and micro-batch` x `micro-batches`, all whole.
+ * Nothing is ever rounded: a batch that does not multiply out is refused with the nearest ones that do, with each
+ * factor. */
 #include "model/plan_check.h"
 
 typedef struct BatchFactors {
     int axes[MAX_MESH], n;
-    int64_t ranks; /* product of the axes */
-    int64_t micro; /* 1 when not stated */
+    int64_t ranks;    /* product of the axes */
+    int64_t micro;    /* 1 when not stated */
     const Rule *rule; /* the first on batch, or NULL */
 } BatchFactors;
 
@@ -37,7 +38,8 @@ static void add_notes(const PlanCheck *c, const BatchFactors *f, Diag *d) {
     diag_note(d, c->train->batch_span, "the batch is stated here: %lld sequences in one step, over all ranks",
               (long long)c->train->batch);
     for (int i = 0; i < f->n; i++) diag_note(d, c->plan->mesh.axes[f->axes[i]].span, "axis declared here");
-    if (f->rule != NULL && c->plan->microbatch > 0) diag_note(d, c->plan->microbatch_span, "the micro-batch is stated here");
+    if (f->rule != NULL && c->plan->microbatch > 0)
+        diag_note(d, c->plan->microbatch_span, "the micro-batch is stated here");
 }
 
 /* Sizes of the single data axis, or of the micro-batch, that would do. */
@@ -54,7 +56,8 @@ static void help_other_factors(const PlanCheck *c, const BatchFactors *f, Diag *
         for (int i = 0; i < all.n; i++)
             if (ranks == 0 || ranks % all.at[i] == 0) vec_push(c->arena, &sizes, all.at[i]);
         if (sizes.n < 2) return; /* one rank is no advice */
-        diag_help(d, "or `%s = %s`%s", c->plan->mesh.axes[f->axes[0]].name, numbers_text(c->arena, sizes.at, sizes.n, " or "),
+        diag_help(d, "or `%s = %s`%s", c->plan->mesh.axes[f->axes[0]].name,
+                  numbers_text(c->arena, sizes.at, sizes.n, " or "),
                   ranks > 0 ? arena_printf(c->arena, ", which also divide the %lld GPUs of `%s`", (long long)ranks,
                                            c->plan->cluster->name)
                             : "");
@@ -71,8 +74,9 @@ static void help_other_dims(const PlanCheck *c, const BatchFactors *f, Diag *d) 
         if (usable && dim->size >= f->ranks && dim->size % f->ranks == 0) vec_push(c->arena, &names, dim->name);
     }
     if (names.n > 0)
-        diag_help(d, "a single sequence can be divided otherwise: %s %s %lld parts", list_text(c->arena, names.at, names.n, " and "),
-                  names.n == 1 ? "divides into" : "divide into", (long long)f->ranks);
+        diag_help(d, "a single sequence can be divided otherwise: %s %s %lld parts",
+                  list_text(c->arena, names.at, names.n, " and "), names.n == 1 ? "divides into" : "divide into",
+                  (long long)f->ranks);
 }
 
 static void report_batch(const PlanCheck *c, const BatchFactors *f, int64_t unit) {
@@ -87,10 +91,12 @@ static void report_batch(const PlanCheck *c, const BatchFactors *f, int64_t unit
         if (f->n > 0 && batch < f->ranks) help_other_dims(c, f, d);
         return;
     }
-    Diag *d = diag_error(c->s, "P0310", span, "`batch` (%lld) does not divide over %s", (long long)batch, factors_text(c, f));
+    Diag *d =
+        diag_error(c->s, "P0310", span, "`batch` (%lld) does not divide over %s", (long long)batch, factors_text(c, f));
     double share = (double)batch / (double)unit;
     if (c->plan->microbatch > 0)
-        diag_label(d, "%lld / %lld is %.6g micro-batches, not a whole number", (long long)batch, (long long)unit, share);
+        diag_label(d, "%lld / %lld is %.6g micro-batches, not a whole number", (long long)batch, (long long)unit,
+                   share);
     else
         diag_label(d, "each rank would get %.6g sequences", share);
     add_notes(c, f, d);

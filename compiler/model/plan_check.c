@@ -1,8 +1,8 @@
 /* A plan against the model's dimensions: nothing idle, nothing that fits nothing.
  *
- * In: a resolved plan and the model's dimensions. Out: diagnostics: words that name no dimension, axes that no rule uses
- * or on which every rank would repeat the same work, schedules on dimensions that no repeat runs over, narrowed blocks
- * and recompute words that name nothing. Sizes are checked in plan_sizes.c and plan_batch.c. */
+ * In: a resolved plan and the model's dimensions. Out: diagnostics: words that name no dimension, axes that no rule
+ * uses or on which every rank would repeat the same work, schedules on dimensions that no repeat runs over, narrowed
+ * blocks and recompute words that name nothing. Sizes are checked in plan_sizes.c and plan_batch.c. */
 #include "model/plan_check.h"
 
 Dim *check_find_dim(const PlanCheck *c, Name what) {
@@ -11,15 +11,12 @@ Dim *check_find_dim(const PlanCheck *c, Name what) {
     return NULL;
 }
 
-bool check_is_batch(const PlanCheck *c, const Rule *rule) {
-    return rule->what == c->batch;
-}
+bool check_is_batch(const PlanCheck *c, const Rule *rule) { return rule->what == c->batch; }
 
-int64_t check_cluster_ranks(const PlanCheck *c) {
-    return c->plan->cluster == NULL ? 0 : c->plan->cluster->ranks;
-}
+int64_t check_cluster_ranks(const PlanCheck *c) { return c->plan->cluster == NULL ? 0 : c->plan->cluster->ranks; }
 
-/* ---- what the model's text holds ------------------------------------------------------------------------------------ */
+/* ---- what the model's text holds ------------------------------------------------------------------------------------
+ */
 
 static bool repeats_over(const StmtList *body, Name name) {
     for (int i = 0; i < body->n; i++) {
@@ -50,8 +47,7 @@ static void add_calls(PartNames *parts, const Expr *e) {
 static void add_parts(PartNames *parts, const StmtList *body) {
     for (int i = 0; i < body->n; i++) {
         const Stmt *stmt = body->at[i];
-        if (stmt->kind == STMT_ASSIGN || stmt->kind == STMT_REPEAT)
-            vec_push(parts->arena, &parts->names, stmt->name);
+        if (stmt->kind == STMT_ASSIGN || stmt->kind == STMT_REPEAT) vec_push(parts->arena, &parts->names, stmt->name);
         for (int k = 0; k < stmt->names.n; k++) vec_push(parts->arena, &parts->names, stmt->names.at[k]);
         add_calls(parts, stmt->value);
         add_parts(parts, &stmt->body);
@@ -72,7 +68,8 @@ static void suggest(Diag *d, Name word, const Name *names, int n, Span fix) {
     diag_fix(d, fix, near);
 }
 
-/* ---- words that match nothing ------------------------------------------------------------------------------------------ */
+/* ---- words that match nothing
+ * ------------------------------------------------------------------------------------------ */
 
 /* `hidden` for `mlp.hidden`: the layer's name is missing. */
 static Name with_layer(const PlanCheck *c, Name what) {
@@ -109,13 +106,15 @@ static void check_words(const PlanCheck *c) {
             report_no_match(c, rule);
         else if (rule->using_name != NULL && using_is_schedule(rule->using_name) && c->train != NULL &&
                  c->train->model != NULL && !check_is_repeated(c, dim)) {
-            Diag *d = diag_error(c->s, "P0407", rule->using_span, "`%s` does not fit `%s`", rule->using_name, rule->what);
+            Diag *d =
+                diag_error(c->s, "P0407", rule->using_span, "`%s` does not fit `%s`", rule->using_name, rule->what);
             diag_label(d, "a schedule orders the layers of a repeat, and no repeat runs over `%s`", rule->what);
         }
     }
 }
 
-/* ---- axes that do nothing --------------------------------------------------------------------------------------------- */
+/* ---- axes that do nothing
+ * --------------------------------------------------------------------------------------------- */
 
 static void check_axis(const PlanCheck *c, int axis) {
     const MeshAxis *a = &c->plan->mesh.axes[axis];
@@ -129,20 +128,22 @@ static void check_axis(const PlanCheck *c, int axis) {
     }
     double share = 100.0 * (double)(a->size - 1) / (double)a->size;
     if (storage != NULL) {
-        Diag *d = diag_perf(c->s, "P0414", storage->span, "axis `%s` (%lld) only stores: every rank on it repeats the same work",
-                            a->name, (long long)a->size);
+        Diag *d = diag_perf(c->s, "P0414", storage->span,
+                            "axis `%s` (%lld) only stores: every rank on it repeats the same work", a->name,
+                            (long long)a->size);
         diag_label(d, "%.4g %% of the work is repeated", share);
         diag_note(d, a->span, "axis declared here");
         diag_help(d, "divide the batch too: `batch on %s`", a->name);
         return;
     }
-    Diag *d = diag_error(c->s, "P0413", a->span, "no rule uses axis `%s`: its %lld ranks would all do the same", a->name,
-                         (long long)a->size);
+    Diag *d = diag_error(c->s, "P0413", a->span, "no rule uses axis `%s`: its %lld ranks would all do the same",
+                         a->name, (long long)a->size);
     diag_label(d, "%.4g %% of the work is repeated", share);
     diag_help(d, "add a rule such as `batch on %s`, or remove the axis", a->name);
 }
 
-/* ---- `in` blocks and recomputation ------------------------------------------------------------------------------------- */
+/* ---- `in` blocks and recomputation
+ * ------------------------------------------------------------------------------------- */
 
 static void check_range(const PlanCheck *c, const Stmt *in) {
     const Dim *dim = in->value->kind == EXPR_NAME ? check_find_dim(c, in->value->name) : NULL;
@@ -179,9 +180,11 @@ static void check_parts(const PlanCheck *c) {
     diag_help(d, "name a layer that the model calls, a repeat, or `all`");
 }
 
-/* ---- all of it ----------------------------------------------------------------------------------------------------------- */
+/* ---- all of it
+ * ----------------------------------------------------------------------------------------------------------- */
 
-void plan_check(Session *s, const Program *program, const Train *train, const Plan *plan, Dim *const *dims, int n_dims) {
+void plan_check(Session *s, const Program *program, const Train *train, const Plan *plan, Dim *const *dims,
+                int n_dims) {
     (void)program;
     PlanCheck c = {s, s->arena, train, plan, dims, n_dims, intern(s->names, "batch")};
     check_words(&c);
@@ -192,7 +195,8 @@ void plan_check(Session *s, const Program *program, const Train *train, const Pl
     check_batch(&c);
 }
 
-/* ---- what is not built yet ------------------------------------------------------------------------------------------------ */
+/* ---- what is not built yet
+ * ------------------------------------------------------------------------------------------------ */
 
 static const char *rule_unbuilt(const Rule *rule) {
     if (rule->in != NULL) return "a rule narrowed to a part of the model";

@@ -25,7 +25,7 @@ int64_t check_cluster_ranks(const PlanCheck *c);
 /* ---- arithmetic (whole numbers, exact) --------------------------------------------------------------------------- */
 
 int64_t size_gcd(int64_t a, int64_t b);
-int64_t size_lcm(int64_t a, int64_t b); /* saturates at 2^62 */
+int64_t size_lcm(int64_t a, int64_t b);   /* saturates at 2^62 */
 int64_t size_times(int64_t a, int64_t b); /* saturates at 2^62 */
 typedef VEC(int64_t) Sizes;
 /* The divisors of n in rising order. */
@@ -33,7 +33,8 @@ void sizes_divisors(Arena *arena, int64_t n, Sizes *out);
 /* "2 x 4 x 8" of the axes of a set, with names: "`data` (2) x `ep` (4)" */
 const char *axes_text(Arena *arena, const Mesh *mesh, const int *axes, int n);
 
-/* ---- the checks ---------------------------------------------------------------------------------------------------- */
+/* ---- the checks ----------------------------------------------------------------------------------------------------
+ */
 
 /* Divisibility of every dimension but the batch. */
 void check_sizes(const PlanCheck *c);

@@ -19,14 +19,10 @@ typedef struct SizeCheck {
     VEC(DimUse) uses; /* in text order */
 } SizeCheck;
 
-static int64_t axis_size(const SizeCheck *k, int axis) {
-    return k->c->plan->mesh.axes[axis].size;
-}
+static int64_t axis_size(const SizeCheck *k, int axis) { return k->c->plan->mesh.axes[axis].size; }
 
 /* A ring hands around two pieces a rank, one from each end of the sequence, so that causal work is balanced. */
-static bool is_balanced(const Rule *rule) {
-    return rule->using_name != NULL && strcmp(rule->using_name, "ring") == 0;
-}
+static bool is_balanced(const Rule *rule) { return rule->using_name != NULL && strcmp(rule->using_name, "ring") == 0; }
 
 static int64_t parts_of(const Rule *rule, int64_t size) {
     return rule->chunks > 0 ? size_times(size, rule->chunks) : size;
@@ -81,7 +77,8 @@ static void add_use(SizeCheck *k, const Rule *rule, const Dim *dim) {
     use->n++;
 }
 
-/* ---- messages ------------------------------------------------------------------------------------------------------ */
+/* ---- messages ------------------------------------------------------------------------------------------------------
+ */
 
 /* The sizes of `axis` that suit one use. */
 static void legal_sizes(const SizeCheck *k, const DimUse *use, int axis, Sizes *out) {
@@ -170,8 +167,9 @@ static void help_cluster(const SizeCheck *k, int axis, const Sizes *legal, Diag 
         const char *mesh = legal->at[i] <= axis_size(k, axis) ? mesh_with(k, axis, legal->at[i]) : NULL;
         if (mesh != NULL) example = mesh;
     }
-    diag_help(d, "all rules and the %lld GPUs of `%s` together leave %s = %s%s", (long long)ranks, k->c->plan->cluster->name,
-              k->c->plan->mesh.axes[axis].name, numbers_text(k->c->arena, fitting.at, fitting.n, " or "),
+    diag_help(d, "all rules and the %lld GPUs of `%s` together leave %s = %s%s", (long long)ranks,
+              k->c->plan->cluster->name, k->c->plan->mesh.axes[axis].name,
+              numbers_text(k->c->arena, fitting.at, fitting.n, " or "),
               example != NULL ? arena_printf(k->c->arena, ": `%s`", example) : "");
 }
 
@@ -179,13 +177,13 @@ static void help_cluster(const SizeCheck *k, int axis, const Sizes *legal, Diag 
 enum { WORTH_PADDING = 1024 };
 
 static void help_size(const SizeCheck *k, const DimUse *use, Diag *d) {
-    int64_t need = needed_multiple(k, use, -1, 0), below = use->dim->size / need * need, above = size_times(below / need + 1, need);
+    int64_t need = needed_multiple(k, use, -1, 0), below = use->dim->size / need * need,
+            above = size_times(below / need + 1, need);
     const char *name = use->dim->name;
-    if (use->dim->size < WORTH_PADDING && below > 0)
-        return;
+    if (use->dim->size < WORTH_PADDING && below > 0) return;
     if (below > 0)
-        diag_help(d, "or make `%s` %lld or %lld; `%s padded` fills it up to %lld", name, (long long)below, (long long)above, name,
-                  (long long)above);
+        diag_help(d, "or make `%s` %lld or %lld; `%s padded` fills it up to %lld", name, (long long)below,
+                  (long long)above, name, (long long)above);
     else
         diag_help(d, "the smallest `%s` is %lld", name, (long long)above);
 }
@@ -196,7 +194,8 @@ static const Rule *rule_on(const DimUse *use, int axis) {
     return use->rules[0];
 }
 
-/* ---- dimensions on one axis ------------------------------------------------------------------------------------------- */
+/* ---- dimensions on one axis
+ * ------------------------------------------------------------------------------------------- */
 
 static Diag *report_plain(const SizeCheck *k, const DimUse *use, int axis) {
     const MeshAxis *a = &k->c->plan->mesh.axes[axis];
@@ -207,12 +206,12 @@ static Diag *report_plain(const SizeCheck *k, const DimUse *use, int axis) {
     if (use->dim->size % need == 0 && factor != NULL) { /* fewer key/value heads than ranks, and the like */
         d = diag_error(k->c->s, "P0312", rule->span, "`%s` (%lld) does not divide over axis `%s` (%lld)", factor->name,
                        (long long)factor->size, a->name, (long long)a->size);
-        diag_label(d, "cutting `%s` cuts its factor `%s`: each rank would get %.6g of %lld", use->dim->name, factor->name,
-                   (double)factor->size / (double)need, (long long)factor->size);
+        diag_label(d, "cutting `%s` cuts its factor `%s`: each rank would get %.6g of %lld", use->dim->name,
+                   factor->name, (double)factor->size / (double)need, (long long)factor->size);
         diag_note(d, factor->span, "`%s` is declared here", factor->name);
         if (need % factor->size == 0)
-            diag_help(d, "`%s repeated on %s` keeps each of them on %lld ranks and adds up their gradients", factor->name,
-                      a->name, (long long)(need / factor->size));
+            diag_help(d, "`%s repeated on %s` keeps each of them on %lld ranks and adds up their gradients",
+                      factor->name, a->name, (long long)(need / factor->size));
         return d;
     }
     d = diag_error(k->c->s, "P0301", rule->span, "`%s` (%lld) does not divide over axis `%s` (%lld)", use->dim->name,
@@ -249,7 +248,8 @@ static void check_axis(const SizeCheck *k, int axis) {
     help_size(k, first, d);
 }
 
-/* ---- dimensions on several axes ---------------------------------------------------------------------------------------- */
+/* ---- dimensions on several axes
+ * ---------------------------------------------------------------------------------------- */
 
 static void check_several(const SizeCheck *k, const DimUse *use) {
     if (use->n < 2 || use_fits(k, use, -1, 0)) return;
@@ -257,15 +257,17 @@ static void check_several(const SizeCheck *k, const DimUse *use) {
     for (int i = 0; i < use->n; i++) axes[i] = use->rules[i]->axis;
     int64_t need = needed_multiple(k, use, -1, 0);
     const Dim *factor = cut_factor(k, use), *bad = use->dim->size % need == 0 && factor != NULL ? factor : use->dim;
-    Diag *d = diag_error(k->c->s, "P0302", use->rules[use->n - 1]->span, "`%s` (%lld) does not divide over %s", bad->name,
-                         (long long)bad->size, axes_text(k->c->arena, &k->c->plan->mesh, axes, use->n));
+    Diag *d = diag_error(k->c->s, "P0302", use->rules[use->n - 1]->span, "`%s` (%lld) does not divide over %s",
+                         bad->name, (long long)bad->size, axes_text(k->c->arena, &k->c->plan->mesh, axes, use->n));
     bool ring = false;
     for (int i = 0; i < use->n; i++) ring |= is_balanced(use->rules[i]);
-    diag_label(d, "it must be a multiple of %lld%s", (long long)need, ring ? ", since `ring` needs two pieces on each rank" : "");
+    diag_label(d, "it must be a multiple of %lld%s", (long long)need,
+               ring ? ", since `ring` needs two pieces on each rank" : "");
     for (int i = 0; i < use->n - 1; i++) diag_note(d, use->rules[i]->span, "it is cut here as well");
     int64_t below = bad->size / need * need;
     if (below > 0)
-        diag_help(d, "the nearest sizes are %lld and %lld", (long long)below, (long long)size_times(below / need + 1, need));
+        diag_help(d, "the nearest sizes are %lld and %lld", (long long)below,
+                  (long long)size_times(below / need + 1, need));
     else
         diag_help(d, "the smallest size is %lld", (long long)need);
     for (int i = 0; i < use->n; i++) {
@@ -277,7 +279,8 @@ static void check_several(const SizeCheck *k, const DimUse *use) {
     }
 }
 
-/* ---- layers over a pipeline ---------------------------------------------------------------------------------------------- */
+/* ---- layers over a pipeline
+ * ---------------------------------------------------------------------------------------------- */
 
 /* Repeats that one sentence joins are divided together. */
 static int64_t joined_layers(const SizeCheck *k, const DimUse *use) {
@@ -308,8 +311,8 @@ static void check_layers(const SizeCheck *k, const DimUse *use) {
     int64_t layers = joined_layers(k, use), parts = parts_of(rule, a->size);
     if (layers % parts == 0) return;
     Arena *arena = k->c->arena;
-    Diag *d = diag_error(k->c->s, "P0304", rule->span, "`%s` (%lld) does not divide over axis `%s` (%lld)%s", use->dim->name,
-                         (long long)layers, a->name, (long long)a->size,
+    Diag *d = diag_error(k->c->s, "P0304", rule->span, "`%s` (%lld) does not divide over axis `%s` (%lld)%s",
+                         use->dim->name, (long long)layers, a->name, (long long)a->size,
                          rule->chunks > 0 ? arena_printf(arena, " x %lld chunks", (long long)rule->chunks) : "");
     diag_label(d, "%lld layers would give %.6g to each %s", (long long)layers, (double)layers / (double)parts,
                rule->chunks > 0 ? "chunk" : "stage");
@@ -318,17 +321,19 @@ static void check_layers(const SizeCheck *k, const DimUse *use) {
     sizes_divisors(arena, layers, &all);
     for (int i = 0; i < all.n; i++)
         if (layers % parts_of(rule, all.at[i]) == 0) vec_push(arena, &legal, all.at[i]);
-    const char *sizes = legal.n > 0 ? arena_printf(arena, "use %s = %s", a->name, numbers_text(arena, legal.at, legal.n, " or "))
-                                    : "use fewer chunks";
+    const char *sizes =
+        legal.n > 0 ? arena_printf(arena, "use %s = %s", a->name, numbers_text(arena, legal.at, legal.n, " or "))
+                    : "use fewer chunks";
     if (parts <= LONGEST_SPLIT && layers == use->dim->size)
-        diag_help(d, "say who gets how many: `%s uneven(%s) on %s`; or %s", use->dim->name, even_split(arena, layers, parts),
-                  a->name, sizes);
+        diag_help(d, "say who gets how many: `%s uneven(%s) on %s`; or %s", use->dim->name,
+                  even_split(arena, layers, parts), a->name, sizes);
     else
         diag_help(d, "%s", sizes);
     help_cluster(k, rule->axis, &legal, d);
 }
 
-/* ---- uneven and repeated ------------------------------------------------------------------------------------------------- */
+/* ---- uneven and repeated
+ * ------------------------------------------------------------------------------------------------- */
 
 static void check_uneven(const SizeCheck *k, const Rule *rule, const Dim *dim) {
     const MeshAxis *a = &k->c->plan->mesh.axes[rule->axis];
@@ -337,8 +342,9 @@ static void check_uneven(const SizeCheck *k, const Rule *rule, const Dim *dim) {
         if (__builtin_add_overflow(sum, rule->uneven.at[i], &sum)) sum = INT64_MAX;
     }
     if (rule->uneven.n != parts) {
-        Diag *d = diag_error(k->c->s, "P0306", rule->span, "`uneven` gives %d sizes for %lld %s", rule->uneven.n,
-                             (long long)parts, rule->chunks > 0 ? "chunks, those of all stages in model order" : "ranks");
+        Diag *d =
+            diag_error(k->c->s, "P0306", rule->span, "`uneven` gives %d sizes for %lld %s", rule->uneven.n,
+                       (long long)parts, rule->chunks > 0 ? "chunks, those of all stages in model order" : "ranks");
         diag_note(d, a->span, "axis declared here");
         if (parts <= LONGEST_SPLIT)
             diag_help(d, "for example `uneven(%s)`; 0 is allowed", even_split(k->c->arena, dim->size, parts));

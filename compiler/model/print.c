@@ -16,7 +16,8 @@ static void print_cluster(Text *out, const Cluster *cluster) {
     text_printf(out, "cluster %s: %lld ranks\n", cluster->name, (long long)cluster->ranks);
     for (int i = 0; i < cluster->groups.n; i++) {
         const NodeGroup *group = &cluster->groups.at[i];
-        text_printf(out, "    nodes = %lld of %lld * %s\n", (long long)group->nodes, (long long)group->gpus, group->gpu->name);
+        text_printf(out, "    nodes = %lld of %lld * %s\n", (long long)group->nodes, (long long)group->gpus,
+                    group->gpu->name);
     }
     for (int i = 0; i < cluster->links.n; i++) {
         const Link *link = &cluster->links.at[i];
@@ -30,7 +31,8 @@ static void print_cluster(Text *out, const Cluster *cluster) {
 
 static void print_dataset(Text *out, const char *what, const Dataset *data) {
     static const char *const kinds[] = {"text", "tokens", "arrays"};
-    text_printf(out, "    %s%s%s = %s(", what, data->name != NULL ? " " : "", data->name != NULL ? data->name : "", kinds[data->kind]);
+    text_printf(out, "    %s%s%s = %s(", what, data->name != NULL ? " " : "", data->name != NULL ? data->name : "",
+                kinds[data->kind]);
     for (int i = 0; i < data->paths.n; i++) text_printf(out, "%s\"%s\"", i > 0 ? ", " : "", data->paths.at[i]);
     for (int i = 0; i < data->columns.names.n; i++)
         text_printf(out, "%s%s = \"%s\"", i > 0 ? ", " : "", data->columns.names.at[i], data->columns.paths.at[i]);
@@ -80,12 +82,13 @@ static void print_train(Arena *arena, Text *out, const Train *train) {
     for (int i = 0; i < train->data.n; i++) print_dataset(out, "data", &train->data.at[i]);
     for (int i = 0; i < train->validation.n; i++) print_dataset(out, "validation", &train->validation.at[i]);
     if (train->validation.n == 0) print_number(out, "split", train->split);
-    text_printf(out, "    batch = %lld\n    steps = %lld\n    seed = %lld\n", (long long)train->batch, (long long)train->steps,
-                (long long)train->seed);
+    text_printf(out, "    batch = %lld\n    steps = %lld\n    seed = %lld\n", (long long)train->batch,
+                (long long)train->steps, (long long)train->seed);
     print_optimizer(out, &train->optimizer);
     print_number(out, "clip", train->clip);
     if (train->eval_every > 0)
-        text_printf(out, "    eval = every %lld on %lld batches\n", (long long)train->eval_every, (long long)train->eval_batches);
+        text_printf(out, "    eval = every %lld on %lld batches\n", (long long)train->eval_every,
+                    (long long)train->eval_batches);
     if (train->save_every > 0)
         text_printf(out, "    save = every %lld to \"%s\" keep %lld\n", (long long)train->save_every, train->save_to,
                     (long long)train->save_keep);
@@ -98,7 +101,8 @@ static void print_rule(Arena *arena, Text *out, const Plan *plan, const Rule *ru
     static const char *const hows[] = {"", " padded", " uneven", " repeated"};
     text_printf(out, "    %s%s", rule_text(arena, plan, rule), hows[rule->how]);
     for (int i = 0; i < rule->uneven.n; i++)
-        text_printf(out, "%s%lld%s", i == 0 ? "(" : ", ", (long long)rule->uneven.at[i], i == rule->uneven.n - 1 ? ")" : "");
+        text_printf(out, "%s%lld%s", i == 0 ? "(" : ", ", (long long)rule->uneven.at[i],
+                    i == rule->uneven.n - 1 ? ")" : "");
     if (rule->using_name != NULL) text_printf(out, " using %s", rule->using_name);
     if (rule->chunks > 0) text_printf(out, "(chunks = %lld)", (long long)rule->chunks);
     if (rule->in != NULL) text_printf(out, " in %s", expr_dotted(arena, rule->in->value));
@@ -106,7 +110,8 @@ static void print_rule(Arena *arena, Text *out, const Plan *plan, const Rule *ru
 }
 
 static void print_plan(Arena *arena, Text *out, const Plan *plan) {
-    text_printf(out, "plan %s on %s\n    mesh =", plan->name, plan->cluster != NULL ? plan->cluster->name : "this machine");
+    text_printf(out, "plan %s on %s\n    mesh =", plan->name,
+                plan->cluster != NULL ? plan->cluster->name : "this machine");
     for (int i = 0; i < plan->mesh.n; i++)
         text_printf(out, "%s %s %lld", i > 0 ? "," : "", plan->mesh.axes[i].name, (long long)plan->mesh.axes[i].size);
     text_puts(out, plan->mesh.n == 0 ? " one rank\n" : "\n");

@@ -5,10 +5,9 @@
 #include "model/resolve.h"
 
 bool property_read(Arena *arena, const Stmt *stmt, Property *out) {
-    if (stmt->name == NULL || (stmt->kind != STMT_PROPERTY && stmt->kind != STMT_ASSIGN))
-        return false;
-    *out = (Property){stmt->name, stmt->name_span, stmt->head.file != 0 ? stmt->head : stmt->span, stmt->items.at,
-                      stmt->items.n, stmt};
+    if (stmt->name == NULL || (stmt->kind != STMT_PROPERTY && stmt->kind != STMT_ASSIGN)) return false;
+    *out = (Property){stmt->name,     stmt->name_span, stmt->head.file != 0 ? stmt->head : stmt->span,
+                      stmt->items.at, stmt->items.n,   stmt};
     if (stmt->kind == STMT_ASSIGN && stmt->value != NULL) {
         Expr **one = NEW(arena, Expr *);
         *one = stmt->value;
@@ -19,8 +18,7 @@ bool property_read(Arena *arena, const Stmt *stmt, Property *out) {
 }
 
 bool property_single(Resolver *r, const Property *p) {
-    if (p->n == 1)
-        return true;
+    if (p->n == 1) return true;
     if (p->n == 0) {
         Diag *d = diag_error(r->s, "P0132", p->name_span, "`%s` has no value", p->name);
         diag_help(d, "write its value after it on the same line");

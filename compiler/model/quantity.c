@@ -7,23 +7,17 @@
 
 #include "model/resolve.h"
 
-static Quantity poison(void) {
-    return (Quantity){.ok = false};
-}
+static Quantity poison(void) { return (Quantity){.ok = false}; }
 
-static Quantity of_number(double value, Unit unit) {
-    return (Quantity){.ok = true, .value = value, .unit = unit};
-}
+static Quantity of_number(double value, Unit unit) { return (Quantity){.ok = true, .value = value, .unit = unit}; }
 
 static Quantity of_integer(int64_t value) {
     return (Quantity){.ok = true, .is_integer = true, .integer = value, .value = (double)value};
 }
 
 const char *quantity_type(Arena *arena, const Quantity *q) {
-    if (q->text != NULL)
-        return "text";
-    if (!unit_equal(q->unit, UNIT_NONE))
-        return unit_text(arena, q->unit);
+    if (q->text != NULL) return "text";
+    if (!unit_equal(q->unit, UNIT_NONE)) return unit_text(arena, q->unit);
     return q->is_integer ? "a whole number" : "a number with a fraction";
 }
 
@@ -37,17 +31,14 @@ typedef struct Evaluation {
 static Quantity evaluate(Evaluation *ev, const Expr *e);
 
 static Quantity evaluate_literal(Evaluation *ev, const Expr *e) {
-    if (e->name == NULL)
-        return e->kind == EXPR_INT ? of_integer(e->integer) : of_number(e->number, UNIT_NONE);
+    if (e->name == NULL) return e->kind == EXPR_INT ? of_integer(e->integer) : of_number(e->number, UNIT_NONE);
     Unit unit;
     double factor;
-    if (unit_find(e->name, &unit, &factor))
-        return of_number(e->number * factor, unit);
+    if (unit_find(e->name, &unit, &factor)) return of_number(e->number * factor, unit);
     if (!ev->quiet) {
         Diag *d = diag_error(ev->r->s, "P0128", e->name_span, "unknown unit `%s`", e->name);
         VEC(Name) spellings = {0};
-        for (int i = 0; unit_spelling(i) != NULL; i++)
-            vec_push(ev->r->arena, &spellings, unit_spelling(i));
+        for (int i = 0; unit_spelling(i) != NULL; i++) vec_push(ev->r->arena, &spellings, unit_spelling(i));
         help_nearest(ev->r, d, e->name, spellings.at, spellings.n, e->name_span);
     }
     return poison();
@@ -75,8 +66,7 @@ static Quantity evaluate_name(Evaluation *ev, const Expr *e) {
     FileScope *found = NULL;
     const Stmt *stmt = ev->quiet ? scope_peek(ev->r->program, ev->scope, e, &found)
                                  : scope_find(ev->r, ev->scope, e, STMT_CONST, &found);
-    if (stmt == NULL || stmt->kind != STMT_CONST)
-        return poison();
+    if (stmt == NULL || stmt->kind != STMT_CONST) return poison();
     return evaluate_constant(ev, found, e->name, e->span);
 }
 
@@ -87,8 +77,7 @@ static Quantity combine_integers(Evaluation *ev, const Expr *e, int64_t x, int64
     bool over = e->op == BIN_ADD   ? __builtin_add_overflow(x, y, &z)
                 : e->op == BIN_SUB ? __builtin_sub_overflow(x, y, &z)
                                    : __builtin_mul_overflow(x, y, &z);
-    if (!over)
-        return of_integer(z);
+    if (!over) return of_integer(z);
     if (!ev->quiet)
         diag_error(ev->r->s, "P0129", e->span, "%lld %s %lld is too large for a 64-bit integer", (long long)x,
                    op_symbol[e->op], (long long)y);
@@ -97,13 +86,11 @@ static Quantity combine_integers(Evaluation *ev, const Expr *e, int64_t x, int64
 
 static Quantity combine_quotient(Evaluation *ev, const Expr *e, const Quantity *x, const Quantity *y) {
     if (y->value == 0) {
-        if (!ev->quiet)
-            diag_error(ev->r->s, "P0129", e->args.at[1]->span, "division by zero");
+        if (!ev->quiet) diag_error(ev->r->s, "P0129", e->args.at[1]->span, "division by zero");
         return poison();
     }
     bool whole = x->is_integer && y->is_integer && y->integer != -1 && x->integer % y->integer == 0;
-    if (whole)
-        return of_integer(x->integer / y->integer);
+    if (whole) return of_integer(x->integer / y->integer);
     Unit unit = {x->unit.bytes - y->unit.bytes, x->unit.seconds - y->unit.seconds, x->unit.watts - y->unit.watts,
                  x->unit.flops - y->unit.flops};
     return of_number(x->value / y->value, unit);
@@ -111,8 +98,7 @@ static Quantity combine_quotient(Evaluation *ev, const Expr *e, const Quantity *
 
 static Quantity evaluate_binary(Evaluation *ev, const Expr *e) {
     Quantity x = evaluate(ev, e->args.at[0]), y = evaluate(ev, e->args.at[1]);
-    if (!x.ok || !y.ok)
-        return poison();
+    if (!x.ok || !y.ok) return poison();
     Arena *arena = ev->r->arena;
     bool sum = e->op == BIN_ADD || e->op == BIN_SUB;
     bool arithmetic = sum || e->op == BIN_MUL || e->op == BIN_DIV;
@@ -120,17 +106,13 @@ static Quantity evaluate_binary(Evaluation *ev, const Expr *e) {
         if (!ev->quiet) {
             Diag *d = diag_error(ev->r->s, "P0128", e->span, "`%s` does not fit %s and %s", op_symbol[e->op],
                                  quantity_type(arena, &x), quantity_type(arena, &y));
-            if (sum && x.text == NULL && y.text == NULL)
-                diag_help(d, "give both sides the same kind of unit");
+            if (sum && x.text == NULL && y.text == NULL) diag_help(d, "give both sides the same kind of unit");
         }
         return poison();
     }
-    if (e->op == BIN_DIV)
-        return combine_quotient(ev, e, &x, &y);
-    if (x.is_integer && y.is_integer)
-        return combine_integers(ev, e, x.integer, y.integer);
-    if (sum)
-        return of_number(e->op == BIN_ADD ? x.value + y.value : x.value - y.value, x.unit);
+    if (e->op == BIN_DIV) return combine_quotient(ev, e, &x, &y);
+    if (x.is_integer && y.is_integer) return combine_integers(ev, e, x.integer, y.integer);
+    if (sum) return of_number(e->op == BIN_ADD ? x.value + y.value : x.value - y.value, x.unit);
     Unit unit = {x.unit.bytes + y.unit.bytes, x.unit.seconds + y.unit.seconds, x.unit.watts + y.unit.watts,
                  x.unit.flops + y.unit.flops};
     return of_number(x.value * y.value, unit);
@@ -138,8 +120,7 @@ static Quantity evaluate_binary(Evaluation *ev, const Expr *e) {
 
 static Quantity evaluate_unary(Evaluation *ev, const Expr *e) {
     Quantity x = evaluate(ev, e->args.at[0]);
-    if (!x.ok)
-        return x;
+    if (!x.ok) return x;
     if (e->op != '-' || x.text != NULL) {
         if (!ev->quiet)
             diag_error(ev->r->s, "P0128", e->span, "`%s` does not fit %s", e->op == '-' ? "-" : "not",
@@ -163,8 +144,7 @@ static Quantity evaluate(Evaluation *ev, const Expr *e) {
     case EXPR_BINARY: return evaluate_binary(ev, e);
     default: break;
     }
-    if (!ev->quiet)
-        diag_error(ev->r->s, "P0127", e->span, "a constant value is needed here, and this is not one");
+    if (!ev->quiet) diag_error(ev->r->s, "P0127", e->span, "a constant value is needed here, and this is not one");
     return poison();
 }
 
@@ -194,8 +174,7 @@ static void report_type(Resolver *r, const char *what, const char *needs, const 
 
 bool take_integer(Resolver *r, FileScope *scope, const char *what, const Expr *e, int64_t least, int64_t *out) {
     Quantity q = quantity_eval(r, scope, e);
-    if (!q.ok)
-        return false;
+    if (!q.ok) return false;
     bool plain = q.text == NULL && unit_equal(q.unit, UNIT_NONE);
     if (plain && !q.is_integer && q.value == floor(q.value) && fabs(q.value) < 9e15) { /* 1e6 */
         q.is_integer = true;
@@ -216,8 +195,7 @@ bool take_integer(Resolver *r, FileScope *scope, const char *what, const Expr *e
 
 bool take_unit(Resolver *r, FileScope *scope, const char *what, const Expr *e, Unit unit, double *out) {
     Quantity q = quantity_eval(r, scope, e);
-    if (!q.ok)
-        return false;
+    if (!q.ok) return false;
     if (q.text != NULL || !unit_equal(q.unit, unit)) {
         report_type(r, what, unit_equal(unit, UNIT_NONE) ? "a number" : unit_text(r->arena, unit), e, &q);
         return false;
@@ -237,8 +215,7 @@ bool take_text(Resolver *r, FileScope *scope, const char *what, const Expr *e, c
         return false;
     }
     Quantity q = quantity_eval(r, scope, e);
-    if (!q.ok)
-        return false;
+    if (!q.ok) return false;
     if (q.text == NULL) {
         report_type(r, what, "text", e, &q);
         return false;
@@ -248,8 +225,7 @@ bool take_text(Resolver *r, FileScope *scope, const char *what, const Expr *e, c
 }
 
 bool take_name(Resolver *r, const char *what, const Expr *e, Name *out) {
-    if (e->kind == EXPR_ERROR)
-        return false;
+    if (e->kind == EXPR_ERROR) return false;
     if (e->kind == EXPR_NAME) {
         *out = e->name;
         return true;

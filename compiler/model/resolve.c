@@ -11,8 +11,7 @@ static bool add_dotted(Text *text, const Expr *e) {
         text_puts(text, e->name);
         return true;
     }
-    if (e->kind != EXPR_MEMBER || !add_dotted(text, e->args.at[0]))
-        return false;
+    if (e->kind != EXPR_MEMBER || !add_dotted(text, e->args.at[0])) return false;
     text_printf(text, ".%s", e->name);
     return true;
 }
@@ -22,17 +21,14 @@ const char *expr_dotted(Arena *arena, const Expr *e) {
     return e != NULL && add_dotted(&text, e) ? text.at : NULL;
 }
 
-bool expr_is_word(const Expr *e, const char *word) {
-    return e->kind == EXPR_NAME && strcmp(e->name, word) == 0;
-}
+bool expr_is_word(const Expr *e, const char *word) { return e->kind == EXPR_NAME && strcmp(e->name, word) == 0; }
 
 /* ---- messages ---------------------------------------------------------------------------------------------------- */
 
 const char *list_text(Arena *arena, const char *const *words, int n, const char *last) {
     Text text = {.arena = arena};
     text_puts(&text, "");
-    for (int i = 0; i < n; i++)
-        text_printf(&text, "%s`%s`", i == 0 ? "" : i == n - 1 ? last : ", ", words[i]);
+    for (int i = 0; i < n; i++) text_printf(&text, "%s`%s`", i == 0 ? "" : i == n - 1 ? last : ", ", words[i]);
     return text.at;
 }
 
@@ -56,7 +52,8 @@ void help_nearest(Resolver *r, Diag *d, Name word, const Name *candidates, int n
     }
 }
 
-/* ---- looking names up --------------------------------------------------------------------------------------------- */
+/* ---- looking names up ---------------------------------------------------------------------------------------------
+ */
 
 static const char *kind_text(StmtKind kind) {
     static const struct {
@@ -65,34 +62,29 @@ static const char *kind_text(StmtKind kind) {
     } texts[] = {{STMT_CONST, "constant"}, {STMT_GPU, "GPU"},     {STMT_CLUSTER, "cluster"},
                  {STMT_LAYER, "layer"},    {STMT_MODEL, "model"}, {STMT_IMPORT, "import"}};
     for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++)
-        if (texts[i].kind == kind)
-            return texts[i].text;
+        if (texts[i].kind == kind) return texts[i].text;
     return "name";
 }
 
 const Stmt *scope_peek(const Program *program, const FileScope *scope, const Expr *name, FileScope **found) {
     (void)program;
     if (name->kind == EXPR_NAME) {
-        if (found != NULL)
-            *found = (FileScope *)(uintptr_t)scope;
+        if (found != NULL) *found = (FileScope *)(uintptr_t)scope;
         return map_get(&scope->names, name->name);
     }
-    if (name->kind != EXPR_MEMBER || name->args.n < 1 || name->args.at[0]->kind != EXPR_NAME)
-        return NULL;
+    if (name->kind != EXPR_MEMBER || name->args.n < 1 || name->args.at[0]->kind != EXPR_NAME) return NULL;
     const Import *import = map_get(&scope->imports, name->args.at[0]->name);
-    if (import == NULL || import->file == NULL)
-        return NULL;
-    if (found != NULL)
-        *found = import->file;
+    if (import == NULL || import->file == NULL) return NULL;
+    if (found != NULL) *found = import->file;
     return map_get(&import->file->names, name->name);
 }
 
 /* Names of one kind in a file, with `prefix` in front. */
-static void collect(Resolver *r, const FileScope *scope, const char *prefix, StmtKind kind, Name **names, int *n, int *cap) {
+static void collect(Resolver *r, const FileScope *scope, const char *prefix, StmtKind kind, Name **names, int *n,
+                    int *cap) {
     for (int i = 0; i < scope->names.n; i++) {
         const Stmt *stmt = scope->names.entries[i].value;
-        if (stmt->kind != kind)
-            continue;
+        if (stmt->kind != kind) continue;
         const char *name = arena_printf(r->arena, "%s%s", prefix, (Name)scope->names.entries[i].key);
         vec_reserve_(r->arena, (void **)names, cap, *n + 1, sizeof **names);
         (*names)[(*n)++] = intern(r->s->names, name);
@@ -104,8 +96,7 @@ static bool help_qualified(Resolver *r, Diag *d, const FileScope *scope, const E
     for (int i = 0; i < scope->imports.n; i++) {
         const Import *import = scope->imports.entries[i].value;
         const Stmt *stmt = import->file == NULL ? NULL : map_get(&import->file->names, name->name);
-        if (stmt == NULL || stmt->kind != kind)
-            continue;
+        if (stmt == NULL || stmt->kind != kind) continue;
         diag_help(d, "did you mean `%s.%s`?", import->name, name->name);
         diag_fix(d, name->span, arena_printf(r->arena, "%s.%s", import->name, name->name));
         return true;
@@ -132,19 +123,10 @@ static void report_unknown_import(Resolver *r, const FileScope *scope, const Exp
     }
 }
 
-static void report_unknown(Resolver *r, const FileScope *scope, const FileScope *where, const Expr *name, StmtKind kind) {
-    const char *dotted = expr_dotted(r->arena, name);
-    Diag *d = diag_error(r->s, "P0124", name->span, "unknown %s `%s`", kind_text(kind), dotted);
+/* A name that is missing in its own file: the nearest there, else the nearest of an import. */
+static void report_unknown_here(Resolver *r, const FileScope *scope, const Expr *name, StmtKind kind) {
     Name *names = NULL;
     int n = 0, cap = 0;
-    if (where != scope) {
-        collect(r, where, "", kind, &names, &n, &cap);
-        Span last = name->name_span.file != 0 ? name->name_span : name->span;
-        help_nearest(r, d, name->name, names, n, last);
-        return;
-    }
-    if (help_qualified(r, d, scope, name, kind))
-        return;
     collect(r, scope, "", kind, &names, &n, &cap);
     int own = n;
     for (int i = 0; i < scope->imports.n; i++) {
@@ -155,9 +137,11 @@ static void report_unknown(Resolver *r, const FileScope *scope, const FileScope 
     Name near = nearest_name(name->name, names, own);
     for (int i = own; near == NULL && i < n; i++) { /* imported ones are compared without the import's name */
         Name bare = intern(r->s->names, strrchr(names[i], '.') + 1);
-        if (nearest_name(name->name, &bare, 1) != NULL)
-            near = names[i];
+        if (nearest_name(name->name, &bare, 1) != NULL) near = names[i];
     }
+    if (near == NULL && r->incomplete) return; /* its declaration may be what the parser could not read */
+    Diag *d = diag_error(r->s, "P0124", name->span, "unknown %s `%s`", kind_text(kind), name->name);
+    if (help_qualified(r, d, scope, name, kind)) return;
     if (near != NULL) {
         diag_help(d, "did you mean `%s`?", near);
         diag_fix(d, name->span, near);
@@ -166,9 +150,26 @@ static void report_unknown(Resolver *r, const FileScope *scope, const FileScope 
     }
 }
 
+/* Once for each name: the second use of a misspelt declaration is not a second mistake. */
+static void report_unknown(Resolver *r, const FileScope *scope, const FileScope *where, const Expr *name,
+                           StmtKind kind) {
+    const char *dotted = expr_dotted(r->arena, name);
+    Name key = intern(r->s->names, arena_printf(r->arena, "%d %s", name->span.file, dotted));
+    if (map_get(&r->unknown, key) != NULL) return;
+    map_put(r->arena, &r->unknown, key, (void *)(uintptr_t)name);
+    if (where == scope) {
+        report_unknown_here(r, scope, name, kind);
+        return;
+    }
+    Name *names = NULL;
+    int n = 0, cap = 0;
+    collect(r, where, "", kind, &names, &n, &cap);
+    Diag *d = diag_error(r->s, "P0124", name->span, "unknown %s `%s`", kind_text(kind), dotted);
+    help_nearest(r, d, name->name, names, n, name->name_span.file != 0 ? name->name_span : name->span);
+}
+
 const Stmt *scope_find(Resolver *r, FileScope *scope, const Expr *name, StmtKind kind, FileScope **found) {
-    if (name->kind == EXPR_ERROR)
-        return NULL;
+    if (name->kind == EXPR_ERROR) return NULL;
     if (expr_dotted(r->arena, name) == NULL) {
         diag_error(r->s, "P0125", name->span, "the name of a %s is needed here", kind_text(kind));
         return NULL;
@@ -181,10 +182,8 @@ const Stmt *scope_find(Resolver *r, FileScope *scope, const Expr *name, StmtKind
             report_unknown_import(r, scope, name);
             return NULL;
         }
-        if (import != NULL && import->file == NULL)
-            return NULL; /* the import has been reported */
-        if (import != NULL)
-            where = import->file;
+        if (import != NULL && import->file == NULL) return NULL; /* the import has been reported */
+        if (import != NULL) where = import->file;
     }
     const Stmt *stmt = scope_peek(r->program, scope, name, found);
     if (stmt == NULL) {
@@ -200,13 +199,12 @@ const Stmt *scope_find(Resolver *r, FileScope *scope, const Expr *name, StmtKind
     return stmt;
 }
 
-static const Stmt *find_kind(const Program *program, const Ast *scope, const Expr *name, StmtKind kind, const Ast **found_in) {
+static const Stmt *find_kind(const Program *program, const Ast *scope, const Expr *name, StmtKind kind,
+                             const Ast **found_in) {
     FileScope *file = scope_of(program, scope), *found = NULL;
     const Stmt *stmt = file == NULL ? NULL : scope_peek(program, file, name, &found);
-    if (stmt == NULL || stmt->kind != kind)
-        return NULL;
-    if (found_in != NULL)
-        *found_in = found->ast;
+    if (stmt == NULL || stmt->kind != kind) return NULL;
+    if (found_in != NULL) *found_in = found->ast;
     return stmt;
 }
 
@@ -220,8 +218,7 @@ const Stmt *program_find_model(const Program *program, const Ast *scope, const E
 
 Name program_nearest_layer(const Program *program, const Ast *scope, const Expr *name) {
     const FileScope *file = scope_of(program, scope);
-    if (file == NULL)
-        return NULL;
+    if (file == NULL) return NULL;
     const char *prefix = "";
     if (name->kind == EXPR_MEMBER && name->args.at[0]->kind == EXPR_NAME) {
         const Import *import = map_get(&file->imports, name->args.at[0]->name);
@@ -234,8 +231,7 @@ Name program_nearest_layer(const Program *program, const Ast *scope, const Expr 
                                 : intern(program->session->names,
                                          arena_printf(program->session->arena, "%s.%s", near, name->name));
         }
-        if (import->file == NULL)
-            return NULL;
+        if (import->file == NULL) return NULL;
         file = import->file;
         prefix = arena_printf(program->session->arena, "%s.", import->name);
     }
@@ -251,55 +247,46 @@ Name program_nearest_layer(const Program *program, const Ast *scope, const Expr 
 const double *program_find_constant(const Program *program, const Ast *scope, const Expr *name) {
     FileScope *file = scope_of(program, scope), *found = NULL;
     const Stmt *stmt = file == NULL ? NULL : scope_peek(program, file, name, &found);
-    if (stmt == NULL || stmt->kind != STMT_CONST)
-        return NULL;
+    if (stmt == NULL || stmt->kind != STMT_CONST) return NULL;
     const Constant *constant = map_get(&found->constants, name->name);
     return constant != NULL && constant->value.ok && constant->value.text == NULL ? &constant->value.value : NULL;
 }
 
-/* ---- unused imports ------------------------------------------------------------------------------------------------- */
+/* ---- unused imports -------------------------------------------------------------------------------------------------
+ */
 
 static void use_in_statements(FileScope *scope, const StmtList *statements);
 
 static void use_in_expression(FileScope *scope, const Expr *e) {
-    if (e == NULL)
-        return;
+    if (e == NULL) return;
     if (e->kind == EXPR_MEMBER && e->args.n > 0 && e->args.at[0]->kind == EXPR_NAME) {
         Import *import = map_get(&scope->imports, e->args.at[0]->name);
-        if (import != NULL)
-            import->used = true;
+        if (import != NULL) import->used = true;
     }
-    for (int i = 0; i < e->args.n; i++)
-        use_in_expression(scope, e->args.at[i]);
-    for (int i = 0; i < e->call.n; i++)
-        use_in_expression(scope, e->call.at[i].value);
+    for (int i = 0; i < e->args.n; i++) use_in_expression(scope, e->args.at[i]);
+    for (int i = 0; i < e->call.n; i++) use_in_expression(scope, e->call.at[i].value);
 }
 
 static void use_in_statement(FileScope *scope, const Stmt *stmt) {
     use_in_expression(scope, stmt->value);
     use_in_expression(scope, stmt->how);
-    for (int i = 0; i < stmt->items.n; i++)
-        use_in_expression(scope, stmt->items.at[i]);
-    for (int i = 0; i < stmt->bindings.n; i++)
-        use_in_expression(scope, stmt->bindings.at[i].value);
-    for (int i = 0; i < stmt->params.n; i++)
-        use_in_expression(scope, stmt->params.at[i].value);
+    for (int i = 0; i < stmt->items.n; i++) use_in_expression(scope, stmt->items.at[i]);
+    for (int i = 0; i < stmt->bindings.n; i++) use_in_expression(scope, stmt->bindings.at[i].value);
+    for (int i = 0; i < stmt->params.n; i++) use_in_expression(scope, stmt->params.at[i].value);
     use_in_statements(scope, &stmt->body);
     use_in_statements(scope, &stmt->otherwise);
 }
 
 static void use_in_statements(FileScope *scope, const StmtList *statements) {
     for (int i = 0; i < statements->n; i++)
-        if (statements->at[i]->kind != STMT_IMPORT)
-            use_in_statement(scope, statements->at[i]);
+        if (statements->at[i]->kind != STMT_IMPORT) use_in_statement(scope, statements->at[i]);
 }
 
 void scope_check_imports(Resolver *r, FileScope *scope) {
     use_in_statements(scope, &scope->ast->statements);
     for (int i = 0; i < scope->imports.n; i++) {
         const Import *import = scope->imports.entries[i].value;
-        if (import->used || import->file == NULL)
-            continue;
+        if (import->used || import->file == NULL) continue;
         Diag *d = diag_warning(r->s, "P0122", import->span, "import `%s` is not used", import->name);
         diag_help(d, "remove the line");
     }

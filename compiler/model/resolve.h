@@ -15,8 +15,9 @@ typedef struct Unit {
     int bytes, seconds, watts, flops;
 } Unit;
 
-static const Unit UNIT_NONE = {0, 0, 0, 0}, UNIT_BYTES = {1, 0, 0, 0}, UNIT_RATE = {1, -1, 0, 0}, UNIT_HZ = {0, -1, 0, 0},
-                  UNIT_WATTS = {0, 0, 1, 0}, UNIT_SECONDS = {0, 1, 0, 0}, UNIT_FLOPS = {0, -1, 0, 1};
+static const Unit UNIT_NONE = {0, 0, 0, 0}, UNIT_BYTES = {1, 0, 0, 0}, UNIT_RATE = {1, -1, 0, 0},
+                  UNIT_HZ = {0, -1, 0, 0}, UNIT_WATTS = {0, 0, 1, 0}, UNIT_SECONDS = {0, 1, 0, 0},
+                  UNIT_FLOPS = {0, -1, 0, 1};
 
 typedef struct Quantity {
     bool ok;         /* false: the mistake has been reported */
@@ -40,7 +41,7 @@ const char *unit_spelling(int index);
 typedef struct FileScope FileScope;
 
 typedef struct Import {
-    Name name; /* as used: the alias when there is one */
+    Name name;       /* as used: the alias when there is one */
     FileScope *file; /* NULL when it could not be loaded: uses of it are silent */
     Span span;
     bool used;
@@ -54,16 +55,16 @@ typedef struct Constant {
 
 struct FileScope {
     const Ast *ast;
-    Name stem;      /* "gpus" of "gpus.plan": how other files' GPUs and clusters are named in messages */
+    Name stem;          /* "gpus" of "gpus.plan": how other files' GPUs and clusters are named in messages */
     const char *path;   /* canonical: tells files apart */
     const char *folder; /* as the user's paths lead there, with its slash: messages show paths that begin so */
-    bool loading;   /* its imports are being loaded: meeting it again is a cycle */
+    bool loading;       /* its imports are being loaded: meeting it again is a cycle */
     bool is_main;
-    Map imports;    /* Name -> Import * */
-    Map names;      /* Name -> const Stmt *: gpu, cluster, layer, model; and the const statement of a constant */
-    Map constants;  /* Name -> Constant * */
-    Map gpus;       /* Name -> Gpu * */
-    Map clusters;   /* Name -> Cluster * */
+    Map imports;   /* Name -> Import * */
+    Map names;     /* Name -> const Stmt *: gpu, cluster, layer, model; and the const statement of a constant */
+    Map constants; /* Name -> Constant * */
+    Map gpus;      /* Name -> Gpu * */
+    Map clusters;  /* Name -> Cluster * */
 };
 
 typedef struct Resolver {
@@ -76,6 +77,7 @@ typedef struct Resolver {
     const Expr **setting_values; /* parsed, one for each setting; NULL when unreadable */
     const char **setting_owners; /* who took it; NULL: nobody yet */
     VEC(Name) settable;          /* every name that --set could have meant, for nearest names */
+    Map unknown;                 /* dotted names reported as unknown: once each */
     bool incomplete;             /* the main file has syntax errors: what is missing from it proves nothing */
 } Resolver;
 

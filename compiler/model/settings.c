@@ -1,7 +1,7 @@
 /* `--set NAME=VALUE`: values from the command line.
  *
- * Each value is read as the language reads it, from a source named after the option, so that its mistakes are shown like
- * any other. Whoever resolves a name asks here first; what nobody asked for is an error with the nearest name. */
+ * Each value is read as the language reads it, from a source named after the option, so that its mistakes are shown
+ * like any other. Whoever resolves a name asks here first; what nobody asked for is an error with the nearest name. */
 #include "model/resolve.h"
 
 static const Expr *parse_value(Resolver *r, const Setting *setting) {
@@ -38,7 +38,8 @@ const Expr *setting_find(Resolver *r, const char *name, const char *owner) {
     for (int i = 0; i < r->n_settings; i++) {
         if (strcmp(r->settings[i].name, name) != 0 || r->setting_values[i] == NULL) continue;
         if (r->setting_owners[i] != NULL && strcmp(r->setting_owners[i], owner) != 0) {
-            diag_error(r->s, "P0134", (Span){0}, "`--set %s` is ambiguous: it names %s and %s", name, r->setting_owners[i], owner);
+            diag_error(r->s, "P0134", (Span){0}, "`--set %s` is ambiguous: it names %s and %s", name,
+                       r->setting_owners[i], owner);
             return NULL;
         }
         r->setting_owners[i] = owner;
@@ -58,6 +59,8 @@ void settings_finish(Resolver *r) {
         if (near != NULL)
             diag_help(d, "did you mean `%s`?", near);
         else
-            diag_help(d, "properties of `train`, dimensions of its model, `mesh.AXIS`, `microbatch` and constants can be set");
+            diag_help(
+                d,
+                "properties of `train`, dimensions of its model, `mesh.AXIS`, `microbatch` and constants can be set");
     }
 }

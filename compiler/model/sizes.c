@@ -17,9 +17,7 @@ int64_t size_times(int64_t a, int64_t b) {
     return __builtin_mul_overflow(a, b, &product) || product > LARGEST ? LARGEST : product;
 }
 
-int64_t size_lcm(int64_t a, int64_t b) {
-    return size_times(a / size_gcd(a, b), b);
-}
+int64_t size_lcm(int64_t a, int64_t b) { return size_times(a / size_gcd(a, b), b); }
 
 void sizes_divisors(Arena *arena, int64_t n, Sizes *out) {
     enum { MOST_TRIED = 1 << 20 }; /* beyond it only small divisors are found: no dimension is that large */
@@ -36,6 +34,7 @@ const char *axes_text(Arena *arena, const Mesh *mesh, const int *axes, int n) {
     Text text = {.arena = arena};
     text_puts(&text, "");
     for (int i = 0; i < n; i++)
-        text_printf(&text, "%s`%s` (%lld)", i > 0 ? " x " : "", mesh->axes[axes[i]].name, (long long)mesh->axes[axes[i]].size);
+        text_printf(&text, "%s`%s` (%lld)", i > 0 ? " x " : "", mesh->axes[axes[i]].name,
+                    (long long)mesh->axes[axes[i]].size);
     return text.at;
 }

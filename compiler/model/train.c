@@ -1,14 +1,14 @@
 /* The training run: `train { ... }`.
  *
- * In: the block's properties, and --set. Out: a Train with every number in range. What must be said (model, data, batch,
- * steps, optimizer) is asked for; what may be left out has the default written at train_defaults. Numbers that a mistake
- * made unknown stay 0, and later checks pass over them. */
+ * In: the block's properties, and --set. Out: a Train with every number in range. What must be said (model, data,
+ * batch, steps, optimizer) is asked for; what may be left out has the default written at train_defaults. Numbers that a
+ * mistake made unknown stay 0, and later checks pass over them. */
 #include <math.h>
 
 #include "model/resolve.h"
 
-static const char *const train_properties[] = {"model", "data", "validation", "split", "batch", "steps", "optimizer",
-                                               "clip",  "eval", "save",       "seed",  "freeze"};
+static const char *const train_properties[] = {"model",     "data", "validation", "split", "batch", "steps",
+                                               "optimizer", "clip", "eval",       "save",  "seed",  "freeze"};
 enum { N_PROPERTIES = sizeof train_properties / sizeof train_properties[0] };
 
 typedef struct TrainReader {
@@ -22,9 +22,7 @@ static bool stated(const TrainReader *t, const char *property) {
     return map_get(&t->seen, intern(t->r->s->names, property)) != NULL;
 }
 
-static const Expr *set_value(TrainReader *t, const char *name) {
-    return setting_find(t->r, name, "the training run");
-}
+static const Expr *set_value(TrainReader *t, const char *name) { return setting_find(t->r, name, "the training run"); }
 
 /* ---- data -------------------------------------------------------------------------------------------------------- */
 
@@ -41,6 +39,7 @@ static bool read_columns(Resolver *r, FileScope *scope, const Expr *call, Datase
         } else if (take_text(r, scope, arg->name, arg->value, &path)) {
             vec_push(r->arena, &out->columns.names, arg->name);
             vec_push(r->arena, &out->columns.paths, path);
+            vec_push(r->arena, &out->columns.spans, arg->name_span);
         } else {
             ok = false;
         }
@@ -57,7 +56,8 @@ bool dataset_resolve(Resolver *r, FileScope *scope, const Expr *e, Dataset *out)
         if (e->kind == EXPR_STRING)
             diag_help(d, "say what the file holds: `text(\"%s\")` or `tokens(\"%s\")`", e->text, e->text);
         else
-            diag_help(d, "write `text(\"corpus/*.txt\")`, `tokens(\"corpus/*.bin\")` or `arrays(image = \"images.npy\")`");
+            diag_help(d,
+                      "write `text(\"corpus/*.txt\")`, `tokens(\"corpus/*.bin\")` or `arrays(image = \"images.npy\")`");
         return false;
     }
     const Expr *kind = e->args.at[0];
@@ -78,7 +78,8 @@ bool dataset_resolve(Resolver *r, FileScope *scope, const Expr *e, Dataset *out)
     for (int i = 0; i < e->call.n; i++) {
         const char *path = NULL;
         if (e->call.at[i].name != NULL) {
-            diag_error(r->s, "P0502", e->call.at[i].name_span, "`%s` takes paths, and no `%s`", kind->name, e->call.at[i].name);
+            diag_error(r->s, "P0502", e->call.at[i].name_span, "`%s` takes paths, and no `%s`", kind->name,
+                       e->call.at[i].name);
             ok = false;
         } else if (take_text(r, scope, kind->name, e->call.at[i].value, &path)) {
             vec_push(r->arena, &out->paths, path);
@@ -94,7 +95,8 @@ static void read_data(TrainReader *t, const Property *p) {
     Resolver *r = t->r;
     if (p->stmt->bindings.n == 0) {
         Dataset one;
-        if (property_single(r, p) && dataset_resolve(r, t->scope, p->items[0], &one)) vec_push(r->arena, &t->train->data, one);
+        if (property_single(r, p) && dataset_resolve(r, t->scope, p->items[0], &one))
+            vec_push(r->arena, &t->train->data, one);
         return;
     }
     const Binding *binding = &p->stmt->bindings.at[0];
@@ -126,12 +128,13 @@ static void read_validation(TrainReader *t, const Property *p) {
         vec_push(r->arena, &t->train->validation, one);
 }
 
-/* ---- `eval every 250 on 20 batches`, `save every 1000 to "checkpoints" keep 3` -------------------------------------- */
+/* ---- `eval every 250 on 20 batches`, `save every 1000 to "checkpoints" keep 3` --------------------------------------
+ */
 
 typedef struct Clause {
     const char *word, *unit; /* `unit`: a word that may follow the value */
     const char *setting;
-    int64_t *number;         /* one of the two */
+    int64_t *number; /* one of the two */
     const char **text;
     const Expr *value;
 } Clause;
@@ -148,7 +151,7 @@ static bool split_clauses(TrainReader *t, const Property *p, const char *form, C
         if (clause == NULL || clause->value != NULL || i + 1 >= p->n) {
             if (p->items[i]->kind == EXPR_ERROR) return false;
             Diag *d = diag_error(t->r->s, "P0132", p->items[i]->span,
-                                 clause == NULL           ? "`%s` does not understand this"
+                                 clause == NULL          ? "`%s` does not understand this"
                                  : clause->value != NULL ? "`%s` says this twice"
                                                          : "in `%s`, the value after this word is missing",
                                  p->name);
@@ -158,7 +161,8 @@ static bool split_clauses(TrainReader *t, const Property *p, const char *form, C
                 words[known++] = clauses[k].word;
                 if (clauses[k].unit != NULL) words[known++] = clauses[k].unit;
             }
-            Name near = p->items[i]->kind == EXPR_NAME && clause == NULL ? nearest_name(p->items[i]->name, words, known) : NULL;
+            Name near =
+                p->items[i]->kind == EXPR_NAME && clause == NULL ? nearest_name(p->items[i]->name, words, known) : NULL;
             if (near != NULL) {
                 diag_help(d, "did you mean `%s`?", near);
                 diag_fix(d, p->items[i]->span, near);
@@ -198,8 +202,8 @@ static void read_eval(TrainReader *t, const Property *p) {
     if (!read_clauses(t, p, form, clauses, 2)) return;
     if (clauses[0].value != NULL && clauses[1].value != NULL) return;
     if (p == NULL && clauses[0].value == NULL && clauses[1].value == NULL) return;
-    Diag *d = diag_error(t->r->s, "P0132", p != NULL ? p->name_span : t->train->span,
-                         "`eval` does not say %s", clauses[0].value == NULL ? "how often" : "on how many batches");
+    Diag *d = diag_error(t->r->s, "P0132", p != NULL ? p->name_span : t->train->span, "`eval` does not say %s",
+                         clauses[0].value == NULL ? "how often" : "on how many batches");
     diag_help(d, "write `%s`", form);
 }
 
@@ -216,7 +220,8 @@ static void read_save(TrainReader *t, const Property *p) {
     diag_help(d, "write `%s`", form);
 }
 
-/* ---- the other properties --------------------------------------------------------------------------------------------- */
+/* ---- the other properties
+ * --------------------------------------------------------------------------------------------- */
 
 static void read_integer(TrainReader *t, const Property *p, const char *name, int64_t least, int64_t *out) {
     const Expr *given = set_value(t, name);
@@ -313,7 +318,8 @@ static void read_settings_alone(TrainReader *t) {
     if (!stated(t, "save")) read_save(t, NULL);
 }
 
-/* ---- what must be there, and what must fit together --------------------------------------------------------------------- */
+/* ---- what must be there, and what must fit together
+ * --------------------------------------------------------------------- */
 
 /* One message for everything that is missing: each with a line that would do. */
 static void ask_for_missing(TrainReader *t) {
@@ -334,7 +340,8 @@ static void ask_for_missing(TrainReader *t) {
         examples[n++] = needed[i].example;
     }
     if (n == 0) return;
-    Diag *d = diag_error(t->r->s, "P0501", t->train->span, "`train` does not say %s", list_text(t->r->arena, missing, n, " and "));
+    Diag *d = diag_error(t->r->s, "P0501", t->train->span, "`train` does not say %s",
+                         list_text(t->r->arena, missing, n, " and "));
     diag_help(d, n == 1 ? "add a line like %s" : "add lines like %s", list_text(t->r->arena, examples, n, ", "));
 }
 
@@ -347,11 +354,13 @@ static void check_together(TrainReader *t) {
     Train *train = t->train;
     Session *s = t->r->s;
     if (stated(t, "split") && stated(t, "validation")) {
-        Diag *d = diag_error(s, "P0504", property_span(t, "split"), "`split` has no use: `validation` names its own data");
+        Diag *d =
+            diag_error(s, "P0504", property_span(t, "split"), "`split` has no use: `validation` names its own data");
         diag_note(d, property_span(t, "validation"), "stated here");
     }
     if (train->eval_every > 0 && train->split == 0 && !stated(t, "validation")) {
-        Diag *d = diag_error(s, "P0504", property_span(t, "eval"), "`eval` has no data: `split` is 0 and there is no `validation`");
+        Diag *d = diag_error(s, "P0504", property_span(t, "eval"),
+                             "`eval` has no data: `split` is 0 and there is no `validation`");
         diag_help(d, "keep a share with `split 0.1`, or name data with `validation`");
     }
     const Rate *rate = &train->optimizer.rate;

@@ -41,7 +41,8 @@ static void add_arguments(ModelReader *m, FileScope *scope, const Expr *call) {
             if (call->call.at[k].name == arg->name)
                 diag_error(m->r->s, "P0135", arg->name_span, "`%s` is given twice", arg->name);
         if (already_given(m, arg->name)) continue;
-        Binding binding = {.name = arg->name, .name_span = arg->name_span, .value = literal_or_same(m, scope, arg->value)};
+        Binding binding = {
+            .name = arg->name, .name_span = arg->name_span, .value = literal_or_same(m, scope, arg->value)};
         vec_push(m->r->arena, &m->train->model_arguments, binding);
     }
 }
@@ -98,7 +99,8 @@ static void check_arguments(ModelReader *m, const Stmt *model, const Name *names
         bool known = false;
         for (int k = 0; k < n; k++) known |= names[k] == binding->name;
         if (known) continue;
-        Diag *d = diag_error(m->r->s, "P0135", binding->name_span, "model `%s` has no dimension `%s`", model->name, binding->name);
+        Diag *d = diag_error(m->r->s, "P0135", binding->name_span, "model `%s` has no dimension `%s`", model->name,
+                             binding->name);
         diag_note(d, model->name_span, "the model");
         help_nearest(m->r, d, binding->name, names, n, binding->name_span);
     }

@@ -22,9 +22,9 @@ static const UnitInfo unit_table[] = {
     {"TB", {1, 0, 0, 0}, 1e12},
     {"PB", {1, 0, 0, 0}, 1e15},
     {"KiB", {1, 0, 0, 0}, KI},
-    {"MiB", {1, 0, 0, 0}, KI * KI},
-    {"GiB", {1, 0, 0, 0}, KI * KI * KI},
-    {"TiB", {1, 0, 0, 0}, KI * KI * KI * KI},
+    {"MiB", {1, 0, 0, 0}, KI *KI},
+    {"GiB", {1, 0, 0, 0}, KI *KI *KI},
+    {"TiB", {1, 0, 0, 0}, KI *KI *KI *KI},
     {"b/s", {1, -1, 0, 0}, 1.0 / 8},
     {"Kb/s", {1, -1, 0, 0}, 1e3 / 8},
     {"kb/s", {1, -1, 0, 0}, 1e3 / 8},
@@ -37,9 +37,9 @@ static const UnitInfo unit_table[] = {
     {"MB/s", {1, -1, 0, 0}, 1e6},
     {"GB/s", {1, -1, 0, 0}, 1e9},
     {"TB/s", {1, -1, 0, 0}, 1e12},
-    {"MiB/s", {1, -1, 0, 0}, KI * KI},
-    {"GiB/s", {1, -1, 0, 0}, KI * KI * KI},
-    {"TiB/s", {1, -1, 0, 0}, KI * KI * KI * KI},
+    {"MiB/s", {1, -1, 0, 0}, KI *KI},
+    {"GiB/s", {1, -1, 0, 0}, KI *KI *KI},
+    {"TiB/s", {1, -1, 0, 0}, KI *KI *KI *KI},
     {"Hz", {0, -1, 0, 0}, 1},
     {"KHz", {0, -1, 0, 0}, 1e3},
     {"kHz", {0, -1, 0, 0}, 1e3},
@@ -83,19 +83,12 @@ const char *unit_text(Arena *arena, Unit unit) {
         Unit unit;
         const char *text;
     } common[] = {
-        {{0, 0, 0, 0}, "a plain number"},
-        {{1, 0, 0, 0}, "a size in bytes"},
-        {{1, -1, 0, 0}, "a rate in bytes/s"},
-        {{0, -1, 0, 0}, "a frequency in Hz"},
-        {{0, 1, 0, 0}, "a time in seconds"},
-        {{0, 0, 1, 0}, "a power in W"},
-        {{0, -1, 0, 1}, "a speed in FLOP/s"},
-        {{0, 0, 0, 1}, "a count of FLOP"},
-        {{0, 1, 1, 0}, "an energy in W s"},
+        {{0, 0, 0, 0}, "a plain number"},     {{1, 0, 0, 0}, "a size in bytes"},   {{1, -1, 0, 0}, "a rate in bytes/s"},
+        {{0, -1, 0, 0}, "a frequency in Hz"}, {{0, 1, 0, 0}, "a time in seconds"}, {{0, 0, 1, 0}, "a power in W"},
+        {{0, -1, 0, 1}, "a speed in FLOP/s"}, {{0, 0, 0, 1}, "a count of FLOP"},   {{0, 1, 1, 0}, "an energy in W s"},
     };
     for (size_t i = 0; i < sizeof common / sizeof common[0]; i++)
-        if (unit_equal(unit, common[i].unit))
-            return common[i].text;
+        if (unit_equal(unit, common[i].unit)) return common[i].text;
     Text text = {.arena = arena};
     text_puts(&text, "a quantity in");
     const char *const names[] = {"bytes", "s", "W", "FLOP"};
@@ -109,6 +102,4 @@ const char *unit_text(Arena *arena, Unit unit) {
     return text.at;
 }
 
-const char *unit_spelling(int index) {
-    return index < N_UNITS ? unit_table[index].spelling : NULL;
-}
+const char *unit_spelling(int index) { return index < N_UNITS ? unit_table[index].spelling : NULL; }

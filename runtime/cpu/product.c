@@ -1,8 +1,8 @@
 /* Matrix products: C (+)= scale * A B over groups of strided dimensions (compiler/ir/product.h, PrtProduct).
  *
  * The work is cut in batch points x bands of rows x bands of columns, one part for each thread. Inside a part, k runs in
- * blocks; a block of B, then blocks of A are packed into panels in the thread's scratch memory, and the generated
- * micro-kernel multiplies panel by panel. Sums over k are cut at the same places whatever the parts, and a tile starts at
+ * blocks; blocks of A and panels of B are packed into the thread's scratch memory, and the generated micro-kernel
+ * multiplies panel by panel. Sums over k are cut at the same places whatever the parts, and a tile starts at
  * a multiple of its size, so the bits of C depend on the shape alone. When columns of C are not contiguous but rows are, A
  * and B change roles. */
 #include "cpu/strided.h"
@@ -147,34 +147,51 @@ static void put_tile(const ProductJob *job, const float *a, const float *b, floa
     }
 }
 
-/* Rows x columns of C from packed blocks; a panel of B is used for all rows before the next. */
-static void multiply_panels(const ProductJob *job, const float *a, const float *b, float *c, Range m, Range n, int64_t k, bool add) {
+/* A block of k of one part, while it meets blocks of rows. */
+typedef struct Step {
+    const float *a, *b; /* of this batch point */
+    float *c;
+    float *packed_a, *packed_b;
+    int64_t k, n_k;
+    bool pack_b; /* the first block of rows packs the panels of B as it comes to them: they are used while in L1 */
+    bool keep_b; /* there are more blocks of rows: each panel has a place of its own */
+} Step;
+
+/* Rows x columns of C; a panel of B is used for all rows before the next. */
+static void multiply_block(const ProductJob *job, const Step *s, Range rows, Range columns) {
     const PrtInner *inner = &plan_inner;
-    for (int64_t j = n.lo; j < n.hi; j += inner->tile_n, b += k * inner->tile_n) {
-        const float *panel = a;
-        for (int64_t i = m.lo; i < m.hi; i += inner->tile_m, panel += k * inner->panel_m)
-            put_tile(job, panel, b, c, i, prt_min(inner->tile_m, m.hi - i), j, prt_min(inner->tile_n, n.hi - j), k, add);
+    bool add = job->product->accumulate || s->k > 0;
+    float *b = s->packed_b;
+    pack_block(&job->a, s->a, rows.lo, rows.hi - rows.lo, s->k, s->n_k, s->packed_a);
+    for (int64_t j = columns.lo; j < columns.hi; j += inner->tile_n) {
+        int64_t n = prt_min(inner->tile_n, columns.hi - j);
+        if (s->pack_b) pack_block(&job->b, s->b, j, n, s->k, s->n_k, b);
+        const float *a = s->packed_a;
+        for (int64_t i = rows.lo; i < rows.hi; i += inner->tile_m, a += s->n_k * inner->panel_m)
+            put_tile(job, a, b, s->c, i, prt_min(inner->tile_m, rows.hi - i), j, n, s->n_k, add);
+        if (s->keep_b) b += s->n_k * inner->tile_n;
     }
 }
 
 static void multiply_part(const ProductJob *job, int thread, int64_t point, Range m, Range n) {
     const PrtInner *inner = &plan_inner;
-    const float *a = job->a_base + strided_offset(&job->a_batch, point), *b = job->b_base + strided_offset(&job->b_batch, point);
-    float *c = job->c_base + strided_offset(&job->c_batch, point);
     int64_t block_m = even_block(m.hi - m.lo, inner->block_m, inner->tile_m);
     int64_t block_n = even_block(n.hi - n.lo, inner->block_n, inner->tile_n);
-    float *packed_a = (float *)prt_scratch(job->rank, thread);
-    float *packed_b = packed_a + prt_round_up(block_m / inner->tile_m * inner->panel_m * job->block_k, 16);
+    Step step = {.a = job->a_base + strided_offset(&job->a_batch, point),
+                 .b = job->b_base + strided_offset(&job->b_batch, point),
+                 .c = job->c_base + strided_offset(&job->c_batch, point),
+                 .packed_a = (float *)prt_scratch(job->rank, thread),
+                 .keep_b = m.hi - m.lo > block_m};
+    step.packed_b = step.packed_a + prt_round_up(block_m / inner->tile_m * inner->panel_m * job->block_k, 16);
     for (int64_t j = n.lo; j < n.hi; j += block_n) {
         Range columns = {j, prt_min(j + block_n, n.hi)};
-        for (int64_t k = 0; k < job->k; k += job->block_k) {
-            int64_t n_k = prt_min(job->block_k, job->k - k);
-            pack_block(&job->b, b, columns.lo, columns.hi - columns.lo, k, n_k, packed_b);
+        for (step.k = 0; step.k < job->k; step.k += job->block_k) {
+            step.n_k = prt_min(job->block_k, job->k - step.k);
             for (int64_t i = m.lo; i < m.hi; i += block_m) {
                 Range rows = {i, prt_min(i + block_m, m.hi)};
-                pack_block(&job->a, a, rows.lo, rows.hi - rows.lo, k, n_k, packed_a);
-                multiply_panels(job, packed_a, packed_b, c, rows, columns, n_k, job->product->accumulate || k > 0);
-                if (job->epilogue_in_band && k + n_k == job->k)
+                step.pack_b = i == m.lo;
+                multiply_block(job, &step, rows, columns);
+                if (job->epilogue_in_band && step.k + step.n_k == job->k)
                     job->product->epilogue(job->pointers + 2, point * job->m + rows.lo, point * job->m + rows.hi);
             }
         }

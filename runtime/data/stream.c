@@ -99,33 +99,42 @@ bool prt_stream_read(const PrtStream *stream, PrtFiles *files, int64_t position,
 #define LOOK_BYTES (INT64_C(1) << 28) /* of all files together; more is looked at in evenly spread blocks */
 
 typedef struct Utf8 {
-    int left;           /* continuation bytes to come */
+    int seen, left;     /* bytes of the character so far, and to come */
     unsigned low, high; /* bounds of the next one */
     bool after_cr;
 } Utf8;
+
+static void not_utf8(PrtLook *look, int64_t bytes, const char *path, int64_t offset) {
+    if (!look->invalid) {
+        look->invalid_path = path;
+        look->invalid_offset = offset;
+    }
+    look->invalid += bytes;
+}
 
 static void look_at_text(Utf8 *state, const unsigned char *data, int64_t n, const char *path, int64_t offset, PrtLook *look) {
     for (int64_t i = 0; i < n; i++) {
         unsigned c = data[i];
         if (state->after_cr && c == '\n') look->carriage_returns++;
         state->after_cr = c == '\r';
-        bool bad = false;
-        if (state->left) {
-            bad = c < state->low || c > state->high;
-            state->left = bad ? 0 : state->left - 1;
+        if (state->left && c >= state->low && c <= state->high) {
+            state->seen++;
+            state->left--;
             state->low = 0x80;
             state->high = 0xbf;
-        } else if (c >= 0x80) {
-            bad = c < 0xc2 || c > 0xf4;
-            state->left = bad ? 0 : c < 0xe0 ? 1 : c < 0xf0 ? 2 : 3;
-            state->low = c == 0xe0 ? 0xa0 : c == 0xf0 ? 0x90 : 0x80; /* no overlong forms, no surrogates */
-            state->high = c == 0xed ? 0x9f : c == 0xf4 ? 0x8f : 0xbf;
+            continue;
         }
-        if (!bad) continue;
-        if (!look->invalid++) {
-            look->invalid_path = path;
-            look->invalid_offset = offset + i;
+        if (state->left) not_utf8(look, state->seen, path, offset + i - state->seen); /* it broke off; c begins anew */
+        state->left = 0;
+        if (c < 0x80) continue;
+        if (c < 0xc2 || c > 0xf4) {
+            not_utf8(look, 1, path, offset + i);
+            continue;
         }
+        state->seen = 1;
+        state->left = c < 0xe0 ? 1 : c < 0xf0 ? 2 : 3;
+        state->low = c == 0xe0 ? 0xa0 : c == 0xf0 ? 0x90 : 0x80; /* no overlong forms, no surrogates */
+        state->high = c == 0xed ? 0x9f : c == 0xf4 ? 0x8f : 0xbf;
     }
 }
 
@@ -147,6 +156,7 @@ static bool look_at_file(PrtFiles *files, int index, bool text, int64_t limit, i
         if (text && stride == 1) look_at_text(&state, (unsigned char *)block, n, file->path, first, look);
         look->looked += n * width;
     }
+    if (state.left) not_utf8(look, state.seen, file->path, file->count - state.seen);
     return true;
 }
 

@@ -612,4 +612,4 @@ if __name__ == "__main__":
     vocabulary = ["".join(words.choice("aeiounrstlkm") for _ in range(words.randint(1, 8))) for _ in range(80)]
     CORPUS = " ".join(words.choice(vocabulary) for _ in range(2000)).encode()
     with tempfile.TemporaryDirectory() as WORK:
-        unittest.main()
+        unittest.main(warnings="ignore")

@@ -1,8 +1,8 @@
-/* Gradients, through the evaluator: of hand-made graphs with repeats and of random ones, against central differences; and
- * their structure: what the backward half may read, what is saved, shared and dropped. */
+/* Gradients, through the evaluator: of hand-made graphs with repeats and of random ones, against central differences;
+ * and their structure: what the backward half may read, what is saved, shared and dropped. */
 #include "grad_testing.h"
 
-/* ---- gradients against differences ------------------------------------------------------------------------------------------ */
+/* ---- gradients against differences ------------------------------------------------------------------------------- */
 
 enum { MAX_WEIGHTS = 24 };
 
@@ -67,13 +67,13 @@ static void check_gradients(Session *s, const Taken *t, uint64_t seed) {
             values[at] = x;
             loss_at(machine, t, weight, values);
             if (!(fabs(numeric - taken[i][at]) <= 2e-6 * (1 + fabs(numeric))))
-                fail_msg("gradient of %s[%d] is %.9g, differences give %.9g\n%s", weight->name, (int)at, taken[i][at], numeric,
-                         testing_print(t->graph));
+                fail_msg("gradient of %s[%d] is %.9g, differences give %.9g\n%s", weight->name, (int)at, taken[i][at],
+                         numeric, testing_print(t->graph));
         }
     }
 }
 
-/* ---- graphs ------------------------------------------------------------------------------------------------------------- */
+/* ---- graphs ------------------------------------------------------------------------------------------------------ */
 
 static void gradients_of_text(const char *text) {
     Session *s = session_new();
@@ -94,28 +94,35 @@ static void test_repeats(void **state) {
     (void)state;
     static const char *const texts[] = {
         /* captured weight, stacked values that reach the loss, a carry that nothing reads, descending */
-        "graph t { dim a = 3, layers = 4; tensor x: data f32[a]; tensor w: weight f32[layers, a]; tensor c: weight f32[a]\n"
+        "graph t { dim a = 3, layers = 4; tensor x: data f32[a]; tensor w: weight f32[layers, a]; tensor c: weight "
+        "f32[a]\n"
         "%0 = repeat layers descending (%1 = carry @x, %2 = carry @x, %3 = slice @w, %4 = capture @c) {\n"
         "  %5 = mul(%1, %3); %6 = tanh(%5); %7 = mul(%6, %4); next %7; next %6; stack %5 }\n"
         "%8 = result(%0, index = 2); %9 = exp(%8); %10 = sum(%9, over = [a, layers])\n"
         "%11 = result(%0, index = 0); %12 = sum(%11, over = [a]); %13 = add(%10, %12); output %13 }",
         /* carries that change places; one that starts without a weight; a gradient through its start */
-        "graph t { dim a = 3, layers = 3; tensor w: weight f32[a]; tensor v: weight f32[layers, a]; tensor x: data f32[a]\n"
-        "%0 = repeat layers (%1 = carry @w, %2 = carry @x, %3 = slice @v) { %4 = mul(%2, %3); %5 = sin(%4); next %5; next %1 }\n"
-        "%6 = result(%0, index = 0); %7 = result(%0, index = 1); %8 = mul(%6, %7); %9 = sum(%8, over = [a]); output %9 }",
+        "graph t { dim a = 3, layers = 3; tensor w: weight f32[a]; tensor v: weight f32[layers, a]; tensor x: data "
+        "f32[a]\n"
+        "%0 = repeat layers (%1 = carry @w, %2 = carry @x, %3 = slice @v) { %4 = mul(%2, %3); %5 = sin(%4); next %5; "
+        "next %1 }\n"
+        "%6 = result(%0, index = 0); %7 = result(%0, index = 1); %8 = mul(%6, %7); %9 = sum(%8, over = [a]); output %9 "
+        "}",
         /* the layer index; a value of the outside that is cheap; a weight used twice */
         "graph t { dim a = 4, layers = 3; tensor w: weight f32[a]; %0 = input w; %1 = exp(%0)\n"
-        "%2 = repeat layers (%3 = carry %0, %4 = capture %1) { %5 = layer_index(); %6 = cast(%5, dtype = f32); %7 = add(%6, %4)\n"
+        "%2 = repeat layers (%3 = carry %0, %4 = capture %1) { %5 = layer_index(); %6 = cast(%5, dtype = f32); %7 = "
+        "add(%6, %4)\n"
         "  %8 = mul(%3, %7); next %8 }\n"
         "%9 = result(%2, index = 0); %10 = mul(%9, %0); %11 = sum(%10, over = [a]); output %11 }",
         /* a repeat in a repeat: values saved through both, a weight for each pair of layers */
-        "graph t { dim a = 3, a2 = 3, b = 2, outer = 2, inner = 3; tensor x: data f32[b, a]; tensor w: weight f32[outer, inner, a, a2]\n"
+        "graph t { dim a = 3, a2 = 3, b = 2, outer = 2, inner = 3; tensor x: data f32[b, a]; tensor w: weight "
+        "f32[outer, inner, a, a2]\n"
         "tensor u: weight f32[outer, a2]; tensor c: weight f32[a]\n"
         "%0 = repeat outer (%1 = carry @x, %2 = slice @w, %3 = slice @u, %4 = capture @c) {\n"
         "  %5 = repeat inner (%6 = carry %1, %7 = slice %2, %8 = capture %3, %9 = capture %4) {\n"
         "    %10 = dot(%6, %7, over = [a]); %11 = mul(%10, %8); %12 = tanh(%11); %13 = rename(%12, from = a2, to = a)\n"
         "    %14 = mul(%13, %9); next %14; stack %13 }\n"
-        "  %15 = result(%5, index = 0); %16 = result(%5, index = 1); %17 = sum(%16, over = [inner]); %18 = add(%15, %17)\n"
+        "  %15 = result(%5, index = 0); %16 = result(%5, index = 1); %17 = sum(%16, over = [inner]); %18 = add(%15, "
+        "%17)\n"
         "  next %18 }\n"
         "%19 = result(%0, index = 0); %20 = mul(%19, %19); %21 = sum(%20, over = [a, b]); output %21 }",
         /* nothing of the body depends on the carry */
@@ -126,7 +133,7 @@ static void test_repeats(void **state) {
     for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) gradients_of_text(texts[i]);
 }
 
-/* ---- random graphs --------------------------------------------------------------------------------------------------------------- */
+/* ---- random graphs ----------------------------------------------------------------------------------------------- */
 
 typedef struct Maker {
     Builder b;
@@ -150,7 +157,8 @@ static Node *random_dot(Maker *m) {
     Node *x = pick(m), *y = pick(m);
     Shape over = {0};
     for (int i = 0; i < x->shape.n; i++)
-        if (shape_find(&y->shape, x->shape.dims[i]) >= 0 && (over.n == 0 || below(m, 2))) shape_add(&over, x->shape.dims[i]);
+        if (shape_find(&y->shape, x->shape.dims[i]) >= 0 && (over.n == 0 || below(m, 2)))
+            shape_add(&over, x->shape.dims[i]);
     return over.n ? build_dot(&m->b, x, y, &over) : x;
 }
 
@@ -216,29 +224,36 @@ static void random_graph(uint64_t seed) {
     for (int i = 0; i < 4; i++) m.dims[i] = graph_add_dim(graph, intern(s->names, names[i]), 2 + i % 3, (Span){0});
     for (int i = 0; i < 4; i++) {
         Name name = intern(s->names, arena_printf(s->arena, "w%d", i));
-        keep(&m, build_input(&m.b, graph_add_tensor(graph, name, i ? CLASS_WEIGHT : CLASS_DATA, DT_F32, random_shape(&m), (Span){0})));
+        keep(&m, build_input(&m.b, graph_add_tensor(graph, name, i ? CLASS_WEIGHT : CLASS_DATA, DT_F32,
+                                                    random_shape(&m), (Span){0})));
     }
     for (int i = 0; i < 4; i++) keep(&m, random_node(&m));
     Shape front = shape_of(&m.dims[3], 1), rest = random_shape(&m);
-    random_repeat(&m, graph_add_tensor(graph, intern(s->names, "stacked"), CLASS_WEIGHT, DT_F32, shape_union(&front, &rest), (Span){0}));
+    random_repeat(&m, graph_add_tensor(graph, intern(s->names, "stacked"), CLASS_WEIGHT, DT_F32,
+                                       shape_union(&front, &rest), (Span){0}));
     for (int i = 0; i < 4; i++) keep(&m, random_node(&m));
     Node *loss = build_const(&m.b, DT_F32, 0);
     for (int i = m.n - 5; i < m.n; i++) {
         Node *value = build_unary(&m.b, OP_SIN, m.values[i]);
         loss = build_binary(&m.b, OP_ADD, loss, build_reduce(&m.b, OP_SUM, value, &value->shape));
     }
-    graph_add_output(graph, graph_add_tensor(graph, intern(s->names, "loss"), CLASS_RESULT, DT_F32, (Shape){0}, (Span){0}), loss, false);
+    graph_add_output(graph,
+                     graph_add_tensor(graph, intern(s->names, "loss"), CLASS_RESULT, DT_F32, (Shape){0}, (Span){0}),
+                     loss, false);
     verify(graph);
     Machine *before = machine_new(s, NULL);
-    for (int i = 0; i < graph->tensors.n; i++) machine_set(before, graph->tensors.at[i], draw(s, graph->tensors.at[i], seed));
+    for (int i = 0; i < graph->tensors.n; i++)
+        machine_set(before, graph->tensors.at[i], draw(s, graph->tensors.at[i], seed));
     machine_run(before, graph, 0, 3, 99);
     double expected = read_scalar(before, tensor_of(graph, "loss"));
     Taken t = take_gradients(s, graph);
     check_reads(graph, &graph->top);
     Machine *after = machine_new(s, NULL);
-    for (int i = 0; i < graph->tensors.n; i++) machine_set(after, graph->tensors.at[i], draw(s, graph->tensors.at[i], seed));
+    for (int i = 0; i < graph->tensors.n; i++)
+        machine_set(after, graph->tensors.at[i], draw(s, graph->tensors.at[i], seed));
     machine_run(after, graph, 0, 3, 99);
-    if (!(fabs(read_scalar(after, t.loss) - expected) <= 1e-12 * (1 + fabs(expected)))) fail_msg("seed %d: another loss", (int)seed);
+    if (!(fabs(read_scalar(after, t.loss) - expected) <= 1e-12 * (1 + fabs(expected))))
+        fail_msg("seed %d: another loss", (int)seed);
     check_gradients(s, &t, seed);
     session_free(s);
 }
@@ -248,18 +263,22 @@ static void test_random(void **state) {
     for (uint64_t seed = 1; seed <= 150; seed++) random_graph(seed);
 }
 
-/* ---- structure -------------------------------------------------------------------------------------------------------------------- */
+/* ---- structure
+ * --------------------------------------------------------------------------------------------------------------------
+ */
 
 static void test_simplify(void **state) {
     (void)state;
     Session *s = session_new();
-    Graph *graph = testing_parse(s,
-        "graph t { dim a = 3, layers = 3; tensor x: data f32[a]; tensor w: data f32[layers, a]; tensor u: data f32[layers, a]\n"
-        "%0 = input x; %1 = exp(%0); %2 = exp(%0); %3 = add(%1, %2); %4 = const(value = 1, dtype = f32); %5 = mul(%3, %4)\n"
-        "%6 = const(value = 2, dtype = f32); %7 = add(%4, %6); %8 = mul(%5, %7); %9 = sin(%8)\n"
-        "%10 = repeat layers (%11 = carry %8, %12 = carry %9, %13 = slice @w, %14 = slice @u, %15 = capture %9) {\n"
-        "  %16 = mul(%11, %13); %17 = mul(%12, %14); next %16; next %17; stack %15 }\n"
-        "%18 = result(%10, index = 0); output %18 }");
+    Graph *graph = testing_parse(
+        s, "graph t { dim a = 3, layers = 3; tensor x: data f32[a]; tensor w: data f32[layers, a]; tensor u: data "
+           "f32[layers, a]\n"
+           "%0 = input x; %1 = exp(%0); %2 = exp(%0); %3 = add(%1, %2); %4 = const(value = 1, dtype = f32); %5 = "
+           "mul(%3, %4)\n"
+           "%6 = const(value = 2, dtype = f32); %7 = add(%4, %6); %8 = mul(%5, %7); %9 = sin(%8)\n"
+           "%10 = repeat layers (%11 = carry %8, %12 = carry %9, %13 = slice @w, %14 = slice @u, %15 = capture %9) {\n"
+           "  %16 = mul(%11, %13); %17 = mul(%12, %14); next %16; next %17; stack %15 }\n"
+           "%18 = result(%10, index = 0); output %18 }");
     graph_simplify(graph);
     verify(graph);
     assert_int_equal(count_ops(&graph->top, OP_EXP, false), 1);   /* shared */
@@ -278,7 +297,8 @@ static void test_simplify(void **state) {
 static void test_saved(void **state) {
     (void)state;
     Session *s = session_new();
-    Graph *graph = testing_parse(s, GPT("%37 = mean(%36, over = [batch, seq]); tensor loss: result f32[]; output loss = %37 "));
+    Graph *graph =
+        testing_parse(s, GPT("%37 = mean(%36, over = [batch, seq]); tensor loss: result f32[]; output loss = %37 "));
     Taken t = take_gradients(s, graph);
     assert_int_equal(count_ops(&graph->top, OP_ATTEND_GRAD, true), 1);
     assert_int_equal(count_ops(&graph->top, OP_REPEAT, true), 1);
@@ -304,7 +324,7 @@ static void test_saved(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_gpt),    cmocka_unit_test(test_repeats), cmocka_unit_test(test_random),
+        cmocka_unit_test(test_gpt),      cmocka_unit_test(test_repeats), cmocka_unit_test(test_random),
         cmocka_unit_test(test_simplify), cmocka_unit_test(test_saved),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

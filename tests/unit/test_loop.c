@@ -87,8 +87,10 @@ static void test_verify(void **state) {
     f.loop->extent[1] = 0;
     refused(&f, "extent is below 1");
     f = row_sum(3, 20);
-    f.loop->passes.at[0].per_row = true;
-    refused(&f, "in a row pass");
+    f.loop->code.at[2].op = LOOP_REDUCE_SUM;
+    f.loop->code.at[2].type = LOOP_TYPE_F;
+    f.loop->code.at[2].in[0] = 1;
+    refused(&f, "a reduction in a row pass");
     f = row_sum(3, 20);
     f.loop->passes.at[1].n = 0;
     refused(&f, "do not cover");

@@ -21,9 +21,7 @@ static Program *resolve_with(Session *s, const char *text, Setting *settings, in
     return ast_to_model(s, text_to_ast(s, file), settings, n);
 }
 
-static Program *resolve(Session *s, const char *text) {
-    return resolve_with(s, text, NULL, 0);
-}
+static Program *resolve(Session *s, const char *text) { return resolve_with(s, text, NULL, 0); }
 
 static double constant(Session *s, const Program *program, const char *name) {
     const double *value = map_get(&program->constants, intern(s->names, name));
@@ -44,7 +42,8 @@ static Plan *find_plan(const Program *program, const char *name) {
     return NULL;
 }
 
-/* ---- units ---------------------------------------------------------------------------------------------------------- */
+/* ---- units ----------------------------------------------------------------------------------------------------------
+ */
 
 /* The lexer's closed list and the table of meanings are one list: neither knows a unit that the other lacks. */
 static void test_every_unit_has_a_meaning(void **state) {
@@ -72,9 +71,10 @@ static void test_every_unit_has_a_meaning(void **state) {
 static void test_units_are_kept_apart(void **state) {
     (void)state;
     Session *s = new_session();
-    Program *program = resolve(s, "const gb = 80 GB, gib = 80 GiB, bits = 200 Gb/s, bytes_rate = 25 GB/s, clock = 1.41 GHz\n"
-                                  "const time = 5 us, power = 6.5 kW, peak = 312 TFLOP/s, mix = 1 GB + 1 GiB\n"
-                                  "const seconds = 80 GB / 2 TB/s, ratio = 80 GiB / 1 GiB, energy = 400 W * 10 s\n");
+    Program *program =
+        resolve(s, "const gb = 80 GB, gib = 80 GiB, bits = 200 Gb/s, bytes_rate = 25 GB/s, clock = 1.41 GHz\n"
+                   "const time = 5 us, power = 6.5 kW, peak = 312 TFLOP/s, mix = 1 GB + 1 GiB\n"
+                   "const seconds = 80 GB / 2 TB/s, ratio = 80 GiB / 1 GiB, energy = 400 W * 10 s\n");
     assert_int_equal(diag_count(s, SEV_ERROR), 0);
     assert_true(constant(s, program, "gb") == 80e9);
     assert_true(constant(s, program, "gib") == 80.0 * 1073741824.0);
@@ -101,7 +101,8 @@ static void test_unit_names(void **state) {
 static void test_integers_stay_exact(void **state) {
     (void)state;
     Session *s = new_session();
-    Program *program = resolve(s, "const large = 9007199254740993, quarter = large / 3, half = 7 / 2, sum = (3 + 4) * 2 - 1\n");
+    Program *program =
+        resolve(s, "const large = 9007199254740993, quarter = large / 3, half = 7 / 2, sum = (3 + 4) * 2 - 1\n");
     assert_int_equal(diag_count(s, SEV_ERROR), 0);
     FileScope *scope = program->files.at[0];
     const Constant *quarter = map_get(&scope->constants, intern(s->names, "quarter"));
@@ -111,7 +112,8 @@ static void test_integers_stay_exact(void **state) {
     session_free(s);
 }
 
-/* ---- GPUs ------------------------------------------------------------------------------------------------------------- */
+/* ---- GPUs
+ * ------------------------------------------------------------------------------------------------------------- */
 
 /* Every GPU of the library: the peak that follows from cores and clock agrees with the stated one, but where the file
  * says that it does not; numbers that exist are plausible. */
@@ -160,8 +162,9 @@ static void test_what_is_unknown_stays_unknown(void **state) {
 static void test_library_clusters(void **state) {
     (void)state;
     Session *s = new_session();
-    Program *program = resolve(s, "import clusters\nplan a on clusters.DGX_A100 {\n    mesh data = 8\n    batch on data\n}\n"
-                                  "plan b on clusters.workshop {\n    mesh data = 16\n    batch on data\n}\n");
+    Program *program =
+        resolve(s, "import clusters\nplan a on clusters.DGX_A100 {\n    mesh data = 8\n    batch on data\n}\n"
+                   "plan b on clusters.workshop {\n    mesh data = 16\n    batch on data\n}\n");
     assert_int_equal(diag_count(s, SEV_ERROR), 0);
     assert_int_equal(diag_count(s, SEV_NOTE), 0);
     const Cluster *dgx = find_plan(program, "a")->cluster, *mixed = find_plan(program, "b")->cluster;
@@ -175,30 +178,33 @@ static void test_library_clusters(void **state) {
     session_free(s);
 }
 
-/* ---- the training run ------------------------------------------------------------------------------------------------------ */
+/* ---- the training run
+ * ------------------------------------------------------------------------------------------------------ */
 
-static const char run_text[] = "model M {\n    dim layers = 4, embed = 8\n}\n"
-                               "model Small = M(layers = 2)\n"
-                               "const rate = 6e-4\n"
-                               "train {\n"
-                               "    model Small(embed = 16)\n"
-                               "    data tokens(\"a/*.bin\", \"b.bin\")\n"
-                               "    validation code = text(\"c\"), prose = text(\"d\")\n"
-                               "    batch 512\n"
-                               "    steps 2e4\n"
-                               "    optimizer adamw(lr = cosine(rate, warmup = 700, end = rate / 10), betas = (0.9, 0.95)) {\n"
-                               "        bias, norm: weight_decay = 0, lr_scale = 0.5\n"
-                               "    }\n"
-                               "    clip 1.0\n"
-                               "    eval every 250 on 20 batches\n"
-                               "    save every 1000 to \"checkpoints\" keep 3\n"
-                               "    freeze all but lora, head\n"
-                               "}\n"
-                               "plan p {\n    mesh data = 2, tensor = 2\n    batch on data\n    embed on tensor\n}\n";
+static const char run_text[] =
+    "model M {\n    dim layers = 4, embed = 8\n}\n"
+    "model Small = M(layers = 2)\n"
+    "const rate = 6e-4\n"
+    "train {\n"
+    "    model Small(embed = 16)\n"
+    "    data tokens(\"a/*.bin\", \"b.bin\")\n"
+    "    validation code = text(\"c\"), prose = text(\"d\")\n"
+    "    batch 512\n"
+    "    steps 2e4\n"
+    "    optimizer adamw(lr = cosine(rate, warmup = 700, end = rate / 10), betas = (0.9, 0.95)) {\n"
+    "        bias, norm: weight_decay = 0, lr_scale = 0.5\n"
+    "    }\n"
+    "    clip 1.0\n"
+    "    eval every 250 on 20 batches\n"
+    "    save every 1000 to \"checkpoints\" keep 3\n"
+    "    freeze all but lora, head\n"
+    "}\n"
+    "plan p {\n    mesh data = 2, tensor = 2\n    batch on data\n    embed on tensor\n}\n";
 
 static int64_t argument(const Session *s, const Train *train, const char *name) {
     for (int i = 0; i < train->model_arguments.n; i++)
-        if (train->model_arguments.at[i].name == intern(s->names, name)) return train->model_arguments.at[i].value->integer;
+        if (train->model_arguments.at[i].name == intern(s->names, name))
+            return train->model_arguments.at[i].value->integer;
     return -1;
 }
 
@@ -229,8 +235,8 @@ static void test_train_block(void **state) {
 static void test_settings_win(void **state) {
     (void)state;
     Session *s = new_session();
-    Setting settings[] = {{intern(s->names, "steps"), "5", false},    {intern(s->names, "layers"), "3", false},
-                          {intern(s->names, "mesh.data"), "4", false}, {intern(s->names, "rate"), "1e-3", false},
+    Setting settings[] = {{intern(s->names, "steps"), "5", false},      {intern(s->names, "layers"), "3", false},
+                          {intern(s->names, "mesh.data"), "4", false},  {intern(s->names, "rate"), "1e-3", false},
                           {intern(s->names, "microbatch"), "2", false}, {intern(s->names, "save.keep"), "7", false}};
     int n = (int)(sizeof settings / sizeof settings[0]);
     Program *program = resolve_with(s, run_text, settings, n);
@@ -247,7 +253,9 @@ static void test_settings_win(void **state) {
     session_free(s);
 }
 
-/* ---- plans --------------------------------------------------------------------------------------------------------------------- */
+/* ---- plans
+ * ---------------------------------------------------------------------------------------------------------------------
+ */
 
 static void test_rules_keep_their_order(void **state) {
     (void)state;
@@ -265,9 +273,9 @@ static void test_rules_keep_their_order(void **state) {
     static const struct {
         const char *what;
         int axis, how;
-    } expected[] = {{"expert", 0, STORE_PLAIN}, {"batch", 0, STORE_PLAIN},  {"expert", 1, STORE_PLAIN},    {"batch", 1, STORE_PLAIN},
-                    {NULL, 0, STORE_PLAIN},     {"layers", 2, STORE_UNEVEN}, {"vocab", 3, STORE_PADDED},
-                    {"kv_head", 3, STORE_REPEATED}, {"mlp.hidden", 3, STORE_PLAIN}};
+    } expected[] = {{"expert", 0, STORE_PLAIN}, {"batch", 0, STORE_PLAIN},      {"expert", 1, STORE_PLAIN},
+                    {"batch", 1, STORE_PLAIN},  {NULL, 0, STORE_PLAIN},         {"layers", 2, STORE_UNEVEN},
+                    {"vocab", 3, STORE_PADDED}, {"kv_head", 3, STORE_REPEATED}, {"mlp.hidden", 3, STORE_PLAIN}};
     assert_int_equal(plan->rules.n, sizeof expected / sizeof expected[0]);
     for (int i = 0; i < plan->rules.n; i++) {
         const Rule *rule = &plan->rules.at[i];
@@ -354,15 +362,14 @@ static void test_batch_is_never_rounded(void **state) {
 /* S11: cp * lcm(2, tp) is the least multiple for a ring on the outer axis and a plain cut on the inner one. */
 static void test_ring_multiple(void **state) {
     (void)state;
-    static const struct {
-        int cp, tp, least;
-    } cases[] = {{4, 8, 32}, {2, 3, 12}, {2, 4, 8}, {3, 1, 6}, {1, 4, 4}};
+    static const struct { int cp, tp, least; } cases[] = {{4, 8, 32}, {2, 3, 12}, {2, 4, 8}, {3, 1, 6}, {1, 4, 4}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
         for (int seq = 1; seq <= 100; seq++) {
             DimCase dims[] = {{"batch", 4}, {"seq", seq}};
             char body[128];
-            snprintf(body, sizeof body, "mesh context = %d, tensor = %d\n    seq on context using ring\n    seq on tensor",
-                     cases[i].cp, cases[i].tp);
+            snprintf(body, sizeof body,
+                     "mesh context = %d, tensor = %d\n    seq on context using ring\n    seq on tensor", cases[i].cp,
+                     cases[i].tp);
             int wanted = seq % cases[i].least == 0 ? 0 : 1;
             if (plan_errors(body, 4, dims, 2) != wanted) fail_msg("seq %d, %s", seq, body);
         }
@@ -377,7 +384,8 @@ static void test_factor_is_cut_too(void **state) {
         snprintf(body, sizeof body, "mesh tensor = %d\n    head on tensor", tensor);
         assert_int_equal(plan_errors(body, 4, dims, 3), 10 % tensor == 0 ? 0 : 1);
     }
-    assert_int_equal(plan_errors("mesh tensor = 20\n    head on tensor\n    kv_head repeated on tensor", 4, dims, 3), 0);
+    assert_int_equal(plan_errors("mesh tensor = 20\n    head on tensor\n    kv_head repeated on tensor", 4, dims, 3),
+                     0);
     assert_int_equal(plan_errors("mesh tensor = 15\n    kv_head repeated on tensor", 4, dims, 3), 1);
 }
 

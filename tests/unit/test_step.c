@@ -1,9 +1,9 @@
-/* The graphs of a step, through the evaluator: micro-batches add up to the whole batch; the optimizers lower the loss and
- * do what their rules say; evaluation and token-by-token sampling equal the forward pass; what has no meaning for a step is
- * refused. */
+/* The graphs of a step, through the evaluator: micro-batches add up to the whole batch; the optimizers lower the loss
+ * and do what their rules say; evaluation and token-by-token sampling equal the forward pass; what has no meaning for a
+ * step is refused. */
 #include "grad_testing.h"
 
-/* ---- steps ------------------------------------------------------------------------------------------------------------------------- */
+/* ---- steps ------------------------------------------------------------------------------------------------------- */
 
 typedef struct Trainer {
     Session *s;
@@ -20,15 +20,21 @@ static Node *output_value(const Graph *graph, const char *name) {
     return NULL;
 }
 
-static Dim *dim_of(const Graph *graph, const char *name) { return graph_find_dim(graph, intern(graph->session->names, name)); }
+static Dim *dim_of(const Graph *graph, const char *name) {
+    return graph_find_dim(graph, intern(graph->session->names, name));
+}
 
 /* A model from its graph: outputs loss, loss.mask, logits, auxiliary.0. */
 static Trainer trainer_new(const char *text, int64_t microbatch) {
     Trainer t = {.s = session_new()};
     Graph *graph = testing_parse(t.s, text);
     verify(graph);
-    t.model = (ModelGraph){.graph = graph, .loss = output_value(graph, "loss"), .mask = output_value(graph, "loss.mask"),
-                           .logits = output_value(graph, "logits"), .batch = dim_of(graph, "batch"), .seq = dim_of(graph, "seq")};
+    t.model = (ModelGraph){.graph = graph,
+                           .loss = output_value(graph, "loss"),
+                           .mask = output_value(graph, "loss.mask"),
+                           .logits = output_value(graph, "logits"),
+                           .batch = dim_of(graph, "batch"),
+                           .seq = dim_of(graph, "seq")};
     Node *auxiliary = output_value(graph, "auxiliary.0");
     if (auxiliary) vec_push(t.s->arena, &t.model.auxiliary, auxiliary);
     for (int i = 0; i < graph->tensors.n; i++) {
@@ -38,8 +44,10 @@ static Trainer trainer_new(const char *text, int64_t microbatch) {
         if (tensor->is_gain) init = (Init){.weight = tensor, .kind = INIT_CONST, .a = 1};
         vec_push(t.s->arena, &t.model.inits, init);
     }
-    t.train = (Train){.clip = 1, .batch = t.model.batch->size,
-                      .optimizer = {.kind = OPT_ADAMW, .beta1 = 0.9, .beta2 = 0.95, .epsilon = 1e-8, .weight_decay = 0.1}};
+    t.train =
+        (Train){.clip = 1,
+                .batch = t.model.batch->size,
+                .optimizer = {.kind = OPT_ADAMW, .beta1 = 0.9, .beta2 = 0.95, .epsilon = 1e-8, .weight_decay = 0.1}};
     ParameterGroup group = {.weight_decay = 0, .lr_scale = NAN};
     vec_push(t.s->arena, &group.words, intern(t.s->names, "norm"));
     vec_push(t.s->arena, &t.train.optimizer.groups, group);
@@ -48,7 +56,8 @@ static Trainer trainer_new(const char *text, int64_t microbatch) {
 }
 
 static void verify_step(const Step *step) {
-    const Graph *graphs[] = {step->init, step->begin, step->count, step->total, step->body, step->update, step->eval, step->decode};
+    const Graph *graphs[] = {step->init, step->begin,  step->count, step->total,
+                             step->body, step->update, step->eval,  step->decode};
     for (size_t i = 0; i < sizeof graphs / sizeof graphs[0]; i++) {
         if (!graphs[i]) continue;
         verify(graphs[i]);
@@ -116,35 +125,45 @@ static void compare_micros(const char *text) {
             if (a->class == CLASS_SCALAR) continue;
             const double *x = contents(&whole, a), *y = contents(&parts, b);
             for (int64_t k = 0; k < shape_elements(&a->shape); k++)
-                if (!(fabs(x[k] - y[k]) <= 1e-8 * (1e-3 + fabs(x[k])))) fail_msg("%s[%d]: %.15g and %.15g", a->name, (int)k, x[k], y[k]);
+                if (!(fabs(x[k] - y[k]) <= 1e-8 * (1e-3 + fabs(x[k]))))
+                    fail_msg("%s[%d]: %.15g and %.15g", a->name, (int)k, x[k], y[k]);
         }
         session_free(parts.s);
     }
     session_free(whole.s);
 }
 
-#define LOSS "tensor loss: result f32[batch, seq]; output loss = %36; tensor logits: result f32[batch, seq, vocab]; output logits = %35\n"
-#define MASKED "tensor mask: data f32[batch, seq]; %37 = input mask; %38 = mul(%37, %37); tensor loss.mask: result f32[batch, seq]; output loss.mask = %38\n"
+#define LOSS                                                                                                           \
+    "tensor loss: result f32[batch, seq]; output loss = %36; tensor logits: result f32[batch, seq, vocab]; output "    \
+    "logits = %35\n"
+#define MASKED                                                                                                         \
+    "tensor mask: data f32[batch, seq]; %37 = input mask; %38 = mul(%37, %37); tensor loss.mask: result f32[batch, "   \
+    "seq]; output loss.mask = %38\n"
 
 static void test_micros(void **state) {
     (void)state;
     compare_micros(GPT(LOSS));
     compare_micros(GPT(MASKED LOSS));
     /* a scalar loss: a mean over the batch of the step, and a penalty that counts once */
-    compare_micros(GPT("%37 = mean(%36, over = [batch, seq]); %38 = mul(%0, %0); %39 = sum(%38, over = [vocab, embed])\n"
-                       "%40 = add(%37, %39); tensor loss: result f32[]; output loss = %40 "));
+    compare_micros(
+        GPT("%37 = mean(%36, over = [batch, seq]); %38 = mul(%0, %0); %39 = sum(%38, over = [vocab, embed])\n"
+            "%40 = add(%37, %39); tensor loss: result f32[]; output loss = %40 "));
     /* an auxiliary loss for each sequence, and one without samples */
-    compare_micros(GPT(LOSS "%37 = mul(%33, %33); %38 = mean(%37, over = [seq, embed]); tensor auxiliary.0: result f32[batch]; output auxiliary.0 = %38 "));
-    compare_micros(GPT(LOSS "%37 = mean(%0, over = [vocab, embed]); tensor auxiliary.0: result f32[]; output auxiliary.0 = %37 "));
+    compare_micros(GPT(LOSS "%37 = mul(%33, %33); %38 = mean(%37, over = [seq, embed]); tensor auxiliary.0: result "
+                            "f32[batch]; output auxiliary.0 = %38 "));
+    compare_micros(
+        GPT(LOSS "%37 = mean(%0, over = [vocab, embed]); tensor auxiliary.0: result f32[]; output auxiliary.0 = %37 "));
 }
 
 static void test_dropout(void **state) {
     (void)state;
     static const char *const text = "graph model { " GPT_DIMS GPT_WEIGHTS
-        "%0 = lookup(@table, @tokens, over = [vocab]); %1 = dropout(%0, rate = 0.25)\n"
-        "%2 = repeat layers (%3 = carry %1, %4 = slice @layers.norm.w) { %5 = mul(%3, %4); %6 = dropout(%5, rate = 0.5); %7 = add(%3, %6); next %7 }\n"
-        "%8 = result(%2, index = 0); %9 = dot(%8, @table, over = [embed]); %10 = cross_entropy(%9, @labels, over = [vocab])\n"
-        "tensor loss: result f32[batch, seq]; output loss = %10 }";
+                                    "%0 = lookup(@table, @tokens, over = [vocab]); %1 = dropout(%0, rate = 0.25)\n"
+                                    "%2 = repeat layers (%3 = carry %1, %4 = slice @layers.norm.w) { %5 = mul(%3, %4); "
+                                    "%6 = dropout(%5, rate = 0.5); %7 = add(%3, %6); next %7 }\n"
+                                    "%8 = result(%2, index = 0); %9 = dot(%8, @table, over = [embed]); %10 = "
+                                    "cross_entropy(%9, @labels, over = [vocab])\n"
+                                    "tensor loss: result f32[batch, seq]; output loss = %10 }";
     compare_micros(text);
     Trainer t = trainer_new(text, 2);
     trainer_start(&t);
@@ -199,7 +218,8 @@ static void test_update(void **state) {
         for (int64_t k = 0; k < shape_elements(&gradient->shape); k++) {
             double clipped = g[k] * 0.01 / (norm + 1e-6); /* after one step m / sqrt(v) is its sign */
             double expected = before[i][k] - 0.01 * (clipped / (fabs(clipped) + 1e-8) + decay[i] * before[i][k]);
-            if (!(fabs(w[k] - expected) <= 1e-7)) fail_msg("%s[%d] is %.12g instead of %.12g", tensors[i]->name, (int)k, w[k], expected);
+            if (!(fabs(w[k] - expected) <= 1e-7))
+                fail_msg("%s[%d] is %.12g instead of %.12g", tensors[i]->name, (int)k, w[k], expected);
         }
         assert_true(step_weight_decay(&t.train, tensors[i]) == decay[i]);
     }
@@ -232,7 +252,8 @@ static void test_evaluation(void **state) {
             set_data(&t, t.step->eval, micro);
             machine_run(t.machine, t.step->eval, micro, 1, 1234);
         }
-        double mean = read_scalar(t.machine, tensor_of(t.step->eval, "eval_loss")) / read_scalar(t.machine, tensor_of(t.step->eval, "eval_count"));
+        double mean = read_scalar(t.machine, tensor_of(t.step->eval, "eval_loss")) /
+                      read_scalar(t.machine, tensor_of(t.step->eval, "eval_count"));
         double loss = trainer_step(&t, 1, 0.01); /* of the same samples and weights */
         if (!(fabs(mean - loss) <= 1e-12 * loss)) fail_msg("evaluated %.15g, trained on %.15g", mean, loss);
         session_free(t.s);
@@ -250,7 +271,8 @@ static void test_decode(void **state) {
     Machine *whole = machine_new(t.s, NULL);
     for (int i = 0; i < forward->tensors.n; i++) {
         const Tensor *tensor = forward->tensors.at[i];
-        if (tensor->class == CLASS_WEIGHT) machine_set(whole, tensor, contents(&t, tensor_of(t.step->init, tensor->name)));
+        if (tensor->class == CLASS_WEIGHT)
+            machine_set(whole, tensor, contents(&t, tensor_of(t.step->init, tensor->name)));
         if (tensor->class == CLASS_DATA) machine_set(whole, tensor, draw(t.s, tensor, 11));
     }
     machine_run(whole, forward, 0, 1, 1);
@@ -265,7 +287,8 @@ static void test_decode(void **state) {
         assert_int_equal(shape_elements(&tensor_of(decode, "logits")->shape), 10);
         machine_get(t.machine, tensor_of(decode, "logits"), one);
         for (int c = 0; c < 10; c++)
-            if (!(fabs(one[c] - logits[position * 10 + c]) <= 1e-10)) fail_msg("position %d: %.12g instead of %.12g", position, one[c], logits[position * 10 + c]);
+            if (!(fabs(one[c] - logits[position * 10 + c]) <= 1e-10))
+                fail_msg("position %d: %.12g instead of %.12g", position, one[c], logits[position * 10 + c]);
     }
     session_free(t.s);
 }
@@ -273,11 +296,14 @@ static void test_decode(void **state) {
 /* Models whose positions see later ones have no sampling. */
 static void test_no_decode(void **state) {
     (void)state;
-    Trainer t = trainer_new("graph model { dim batch = 2 batch, seq = 4, vocab = 6, embed = 3; tensor tokens: data i32[batch, seq]\n"
-                            "tensor labels: data i32[batch, seq]; tensor table: weight f32[vocab, embed]\n"
-                            "%0 = lookup(@table, @tokens, over = [vocab]); %1 = sum(%0, over = [seq]); %2 = add(%0, %1)\n"
-                            "%3 = dot(%2, @table, over = [embed]); %4 = cross_entropy(%3, @labels, over = [vocab])\n"
-                            "tensor loss: result f32[batch, seq]; output loss = %4; tensor logits: result f32[batch, seq, vocab]; output logits = %3 }", 0);
+    Trainer t = trainer_new(
+        "graph model { dim batch = 2 batch, seq = 4, vocab = 6, embed = 3; tensor tokens: data i32[batch, seq]\n"
+        "tensor labels: data i32[batch, seq]; tensor table: weight f32[vocab, embed]\n"
+        "%0 = lookup(@table, @tokens, over = [vocab]); %1 = sum(%0, over = [seq]); %2 = add(%0, %1)\n"
+        "%3 = dot(%2, @table, over = [embed]); %4 = cross_entropy(%3, @labels, over = [vocab])\n"
+        "tensor loss: result f32[batch, seq]; output loss = %4; tensor logits: result f32[batch, seq, vocab]; output "
+        "logits = %3 }",
+        0);
     trainer_start(&t);
     assert_non_null(t.step);
     assert_null(t.step->decode);
@@ -310,9 +336,9 @@ static void test_refused(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_micros),   cmocka_unit_test(test_dropout),    cmocka_unit_test(test_training),
-        cmocka_unit_test(test_update),   cmocka_unit_test(test_frozen),     cmocka_unit_test(test_evaluation),
-        cmocka_unit_test(test_decode),   cmocka_unit_test(test_no_decode),  cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_micros), cmocka_unit_test(test_dropout),   cmocka_unit_test(test_training),
+        cmocka_unit_test(test_update), cmocka_unit_test(test_frozen),    cmocka_unit_test(test_evaluation),
+        cmocka_unit_test(test_decode), cmocka_unit_test(test_no_decode), cmocka_unit_test(test_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

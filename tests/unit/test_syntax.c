@@ -96,7 +96,7 @@ static const struct {
      "error[P0001]: unexpected `=`, expected `:`\n --> t.plan:3:14\n  |\n3 |     weight w = [a]\n  |              ^\n"
      "help: the type comes first: `weight w: [in, out] = normal(0.02)`\n"},
     {"plan a {\n    on = 3\n    x; y\n}\n",
-     "error[P0001]: unexpected `on`\n --> t.plan:2:5\n  |\n2 |     on = 3\n  |     ^^\n\n"
+     "error[P0001]: unexpected `on`\n --> t.plan:2:5\n  |\n2 |     on = 3\n  |     ^^\nhelp: `on` is a reserved word: choose another name\n\n"
      "error[P0002]: unexpected character `;`\n --> t.plan:3:6\n  |\n3 |     x; y\n  |      ^\nhelp: the end of the line ends a statement\n"},
 };
 

@@ -18,27 +18,33 @@ static Dim *kv_head_of(const Shape *k, Dim *head) {
 
 AttendParts attend_parts(const Node *node) {
     const Shape *q = &node->in[0]->shape, *k = &node->in[1]->shape;
-    AttendParts parts = {.key = node_attr(node, "over")->dims.dims[0], .causal = node_attr(node, "causal")->integer != 0};
+    AttendParts parts = {.key = node_attr(node, "over")->dims.dims[0],
+                         .causal = node_attr(node, "causal")->integer != 0};
     const Shape *width = &node_attr(node, "width")->dims;
     parts.width = width->n ? width->dims[0] : q->n ? q->dims[q->n - 1] : NULL;
     for (int i = 0; i < q->n; i++) {
         Dim *dim = q->dims[i];
         if (dim == parts.width) continue;
         bool is_seq = parts.key->like ? parts.key->like == dim : !parts.seq && !kv_head_of(k, dim);
-        if (is_seq) parts.seq = dim;
-        else if (kv_head_of(k, dim)) parts.head = dim; /* the last one that is not a position */
+        if (is_seq)
+            parts.seq = dim;
+        else if (kv_head_of(k, dim))
+            parts.head = dim; /* the last one that is not a position */
     }
     if (parts.head) parts.kv_head = kv_head_of(k, parts.head);
     for (int i = 0; i < q->n; i++)
-        if (q->dims[i] != parts.width && q->dims[i] != parts.seq && q->dims[i] != parts.head) shape_add(&parts.batch, q->dims[i]);
+        if (q->dims[i] != parts.width && q->dims[i] != parts.seq && q->dims[i] != parts.head)
+            shape_add(&parts.batch, q->dims[i]);
     parts.scale = node_attr(node, "scale")->number;
     if (parts.scale == 0 && parts.width) parts.scale = 1 / sqrt((double)parts.width->size);
     return parts;
 }
 
 static bool attend_refuse(Graph *graph, const Node *node, const char *what, const Shape *shape) {
-    Diag *d = diag_error(graph->session, "P0244", node->span, "%s of `attend` is over %s", what, shape_text(graph->arena, shape));
-    diag_help(d, "queries are over [.., seq, head, width], keys and values over [.., key, head, width] with `dim key = like seq`");
+    Diag *d = diag_error(graph->session, "P0244", node->span, "%s of `attend` is over %s", what,
+                         shape_text(graph->arena, shape));
+    diag_help(d, "queries are over [.., seq, head, width], keys and values over [.., key, head, width] with `dim key = "
+                 "like seq`");
     return false;
 }
 
@@ -51,25 +57,29 @@ static bool infer_attend(Graph *graph, Node *node) {
     const Node *q = node->in[0], *k = node->in[1], *v = node->in[2];
     const Shape *over = &node_attr(node, "over")->dims;
     if (q->dtype != k->dtype || q->dtype != v->dtype) {
-        diag_error(graph->session, "P0242", node->span, "`attend` of %s, %s and %s", dtype_name[q->dtype], dtype_name[k->dtype],
-                   dtype_name[v->dtype]);
+        diag_error(graph->session, "P0242", node->span, "`attend` of %s, %s and %s", dtype_name[q->dtype],
+                   dtype_name[k->dtype], dtype_name[v->dtype]);
         return false;
     }
     if (over->n != 1 || shape_find(&k->shape, over->dims[0]) < 0 || shape_find(&q->shape, over->dims[0]) >= 0) {
-        Diag *d = diag_error(graph->session, "P0240", node->span, "`attend` needs one dimension after `over`: that of the keys");
+        Diag *d = diag_error(graph->session, "P0240", node->span,
+                             "`attend` needs one dimension after `over`: that of the keys");
         diag_help(d, "rename the positions of keys and values: `rename(k, seq -> key)` with `dim key = like seq`");
         return false;
     }
     AttendParts parts = attend_parts(node);
-    if (!parts.width || shape_find(&k->shape, parts.width) < 0) return attend_refuse(graph, node, "the query", &q->shape);
+    if (!parts.width || shape_find(&k->shape, parts.width) < 0)
+        return attend_refuse(graph, node, "the query", &q->shape);
     node->attrs[op_attr_index(op_info(node), "width")].dims = shape_of(&parts.width, 1);
     Shape expected = parts.batch;
     shape_add(&expected, parts.key);
     if (parts.kv_head) shape_add(&expected, parts.kv_head);
     shape_add(&expected, parts.width);
     if (!parts.seq || !parts.head) return attend_refuse(graph, node, "the query", &q->shape);
-    if (k->shape.n != expected.n || !shape_contains(&k->shape, &expected)) return attend_refuse(graph, node, "the key", &k->shape);
-    if (v->shape.n != expected.n || !shape_contains(&v->shape, &expected)) return attend_refuse(graph, node, "the value", &v->shape);
+    if (k->shape.n != expected.n || !shape_contains(&k->shape, &expected))
+        return attend_refuse(graph, node, "the key", &k->shape);
+    if (v->shape.n != expected.n || !shape_contains(&v->shape, &expected))
+        return attend_refuse(graph, node, "the value", &v->shape);
     node->dtype = q->dtype;
     node->shape = q->shape;
     set_result(graph, node, 2);
@@ -89,12 +99,13 @@ static bool infer_attend_grad(Graph *graph, Node *node) {
 
 static void grad_attend(Builder *b, Node *node, Node *const *grad_out, Node **grad_in) {
     if (!grad_out[0]) return;
-    Node *in[] = {node->in[0], node->in[1], node->in[2], build_result(b, node, 0), build_result(b, node, 1), grad_out[0]};
+    Node *in[] = {node->in[0], node->in[1], node->in[2], build_result(b, node, 0), build_result(b, node, 1),
+                  grad_out[0]};
     Node *grads = build_op(b, OP_ATTEND_GRAD, in, 6, node->attrs);
     for (int i = 0; i < 3; i++) grad_in[i] = build_result(b, grads, i);
 }
 
-/* ---- evaluation ------------------------------------------------------------------------------------------------- */
+/* ---- evaluation -------------------------------------------------------------------------------------------------- */
 
 /* Strides of one operand. */
 typedef struct Strides {
@@ -148,7 +159,8 @@ static bool sees(const Geometry *g, int64_t i, int64_t j) {
 static double scores_of_row(const Geometry *g, int64_t i, const double *q, const double *k, double *s) {
     double top = -INFINITY, sum = 0;
     for (int64_t j = 0; j < g->key; j++) {
-        s[j] = sees(g, i, j) ? g->parts.scale * dot_row(q, g->q.width, k + j * g->k.seq, g->k.width, g->width) : -INFINITY;
+        s[j] =
+            sees(g, i, j) ? g->parts.scale * dot_row(q, g->q.width, k + j * g->k.seq, g->k.width, g->width) : -INFINITY;
         top = fmax(top, s[j]);
     }
     if (top == -INFINITY) return -INFINITY;
@@ -207,7 +219,8 @@ static void eval_attend_grad(EvalContext *context, const Node *node, const Array
             }
 }
 
-/* ---- cache -------------------------------------------------------------------------------------------------------- */
+/* ---- cache --------------------------------------------------------------------------------------------------------
+ */
 
 /* cache(x, old, position): x has `seq` (of size 1) where old has `key`. */
 static bool infer_cache(Graph *graph, Node *node) {
@@ -232,61 +245,108 @@ static void eval_cache(EvalContext *context, const Node *node, const Array *cons
     }
 }
 
-#define DIMS "graph case { dim batch = 4, seq = 6, key = 6 like seq, width = 4, head = 4 factors (kv, group), kv = 2, group = 2\n"
-#define INPUTS "tensor q: f32[batch, seq, head, width]; tensor k: f32[batch, key, head, width]; tensor v: f32[batch, key, head, width]\n"
-#define GROUPED "tensor q: f32[batch, seq, head, width]; tensor k: f32[batch, key, kv, width]; tensor v: f32[batch, key, kv, width]\n"
+#define DIMS                                                                                                           \
+    "graph case { dim batch = 4, seq = 6, key = 6 like seq, width = 4, head = 4 factors (kv, group), kv = 2, group = " \
+    "2\n"
+#define INPUTS                                                                                                         \
+    "tensor q: f32[batch, seq, head, width]; tensor k: f32[batch, key, head, width]; tensor v: f32[batch, key, head, " \
+    "width]\n"
+#define GROUPED                                                                                                        \
+    "tensor q: f32[batch, seq, head, width]; tensor k: f32[batch, key, kv, width]; tensor v: f32[batch, key, kv, "     \
+    "width]\n"
 static const OpCase cases_attend[] = {
-    {.what = "all keys", .low = -1, .high = 1,
+    {.what = "all keys",
+     .low = -1,
+     .high = 1,
      .graph = DIMS INPUTS "%0 = attend(@q, @k, @v, over = [key]); %1 = result(%0, index = 0); output %1 }"},
-    {.what = "causal", .low = -1, .high = 1,
-     .graph = DIMS INPUTS "%0 = attend(@q, @k, @v, over = [key], causal = true); %1 = result(%0, index = 0); output %1 }"},
-    {.what = "grouped queries, causal, own scale", .low = -1, .high = 1,
+    {.what = "causal",
+     .low = -1,
+     .high = 1,
+     .graph =
+         DIMS INPUTS "%0 = attend(@q, @k, @v, over = [key], causal = true); %1 = result(%0, index = 0); output %1 }"},
+    {.what = "grouped queries, causal, own scale",
+     .low = -1,
+     .high = 1,
      .graph = DIMS GROUPED "%0 = attend(@q, @k, @v, over = [key], causal = true, scale = 0.25)\n"
                            "%1 = result(%0, index = 0); output %1 }"},
-    {.what = "queries elsewhere", .low = -1, .high = 1,
-     .graph = "graph case { dim seq = 3, source = 5, head = 2, width = 4\n"
-              "tensor q: f32[seq, head, width]; tensor k: f32[source, head, width]; tensor v: f32[source, head, width]\n"
-              "%0 = attend(@q, @k, @v, over = [source]); %1 = result(%0, index = 0); output %1 }"},
+    {.what = "queries elsewhere",
+     .low = -1,
+     .high = 1,
+     .graph =
+         "graph case { dim seq = 3, source = 5, head = 2, width = 4\n"
+         "tensor q: f32[seq, head, width]; tensor k: f32[source, head, width]; tensor v: f32[source, head, width]\n"
+         "%0 = attend(@q, @k, @v, over = [source]); %1 = result(%0, index = 0); output %1 }"},
     {0}};
 
 static const OpCase cases_attend_grad[] = {
-    {.what = "causal", .low = -1, .high = 1,
-     .graph = DIMS INPUTS "tensor d: f32[batch, seq, head, width]\n"
-              "%0 = input q; %1 = input k; %2 = input v; %3 = attend(%0, %1, %2, over = [key], causal = true)\n"
-              "%4 = result(%3, index = 0); %5 = result(%3, index = 1)\n"
-              "%6 = attend_grad(%0, %1, %2, %4, %5, @d, over = [key], causal = true, width = width)\n"
-              "%7 = result(%6, index = 0); %8 = result(%6, index = 1); %9 = result(%6, index = 2)\n"
-              "output %7; output %8; output %9 }"},
+    {.what = "causal",
+     .low = -1,
+     .high = 1,
+     .graph =
+         DIMS INPUTS "tensor d: f32[batch, seq, head, width]\n"
+                     "%0 = input q; %1 = input k; %2 = input v; %3 = attend(%0, %1, %2, over = [key], causal = true)\n"
+                     "%4 = result(%3, index = 0); %5 = result(%3, index = 1)\n"
+                     "%6 = attend_grad(%0, %1, %2, %4, %5, @d, over = [key], causal = true, width = width)\n"
+                     "%7 = result(%6, index = 0); %8 = result(%6, index = 1); %9 = result(%6, index = 2)\n"
+                     "output %7; output %8; output %9 }"},
     {0}};
 
 static const OpCase cases_cache[] = {
-    {.what = "one position", .low = -1, .high = 1,
+    {.what = "one position",
+     .low = -1,
+     .high = 1,
      .graph = "graph case { dim batch = 2, seq = 1, key = 5, width = 3; tensor x: f32[batch, seq, width]\n"
               "tensor old: f32[batch, key, width]; %0 = const(value = 3, dtype = i32)\n"
               "%1 = cache(@x, @old, %0, seq = seq, key = key); output %1 }"},
     {0}};
 
 const OpInfo op_info_attend = {
-    .op = OP_ATTEND, .name = "attend", .family = "attend",
+    .op = OP_ATTEND,
+    .name = "attend",
+    .family = "attend",
     .doc = "softmax(scale * q k) v over `over`; scale 0 is 1 / sqrt(width), causal sees keys at or before the query",
     .in = {"q", "k", "v"},
     .attrs = {{"over", ATTR_DIMS, NAN}, {"causal", ATTR_BOOL, 0}, {"scale", ATTR_FLOAT, 0}, {"width", ATTR_DIM, 0}},
-    .dims = "... width!, ... o! width!, ... o! width! -> ... width!, ...", .language = true, .n_results = 2, .flops = 4,
-    .infer = infer_attend, .grad = grad_attend, .lower = LOWER_ATTEND, .eval = eval_attend, .cases = cases_attend,
+    .dims = "... width!, ... o! width!, ... o! width! -> ... width!, ...",
+    .language = true,
+    .n_results = 2,
+    .flops = 4,
+    .infer = infer_attend,
+    .grad = grad_attend,
+    .lower = LOWER_ATTEND,
+    .eval = eval_attend,
+    .cases = cases_attend,
 };
 
 const OpInfo op_info_attend_grad = {
-    .op = OP_ATTEND_GRAD, .name = "attend_grad", .family = "attend", .doc = "gradients of attend: dq, dk, dv",
+    .op = OP_ATTEND_GRAD,
+    .name = "attend_grad",
+    .family = "attend",
+    .doc = "gradients of attend: dq, dk, dv",
     .in = {"q", "k", "v", "out", "lse", "d_out"},
     .attrs = {{"over", ATTR_DIMS, NAN}, {"causal", ATTR_BOOL, 0}, {"scale", ATTR_FLOAT, 0}, {"width", ATTR_DIM, 0}},
-    .dims = "... width!, ... o! width!, ... o! width!, ... width!, ..., ... width! -> ... width!, ... o! width!, ... o! width!",
-    .n_results = 3, .flops = 10, .no_grad = true,
-    .infer = infer_attend_grad, .lower = LOWER_ATTEND, .eval = eval_attend_grad, .cases = cases_attend_grad,
+    .dims = "... width!, ... o! width!, ... o! width!, ... width!, ..., ... width! -> ... width!, ... o! width!, ... "
+            "o! width!",
+    .n_results = 3,
+    .flops = 10,
+    .no_grad = true,
+    .infer = infer_attend_grad,
+    .lower = LOWER_ATTEND,
+    .eval = eval_attend_grad,
+    .cases = cases_attend_grad,
 };
 
 const OpInfo op_info_cache = {
-    .op = OP_CACHE, .name = "cache", .family = "attend", .doc = "old, with x (of size 1 along `seq`) at `position` of `key`",
-    .in = {"x", "old", "position"}, .attrs = {{"seq", ATTR_DIM, NAN}, {"key", ATTR_DIM, NAN}},
-    .dims = "... seq!, ... key!, ... -> ... key!", .no_grad = true,
-    .infer = infer_cache, .lower = LOWER_CACHE, .eval = eval_cache, .cases = cases_cache,
+    .op = OP_CACHE,
+    .name = "cache",
+    .family = "attend",
+    .doc = "old, with x (of size 1 along `seq`) at `position` of `key`",
+    .in = {"x", "old", "position"},
+    .attrs = {{"seq", ATTR_DIM, NAN}, {"key", ATTR_DIM, NAN}},
+    .dims = "... seq!, ... key!, ... -> ... key!",
+    .no_grad = true,
+    .infer = infer_cache,
+    .lower = LOWER_CACHE,
+    .eval = eval_cache,
+    .cases = cases_cache,
 };

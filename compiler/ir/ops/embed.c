@@ -3,7 +3,7 @@
 
 #include "ir/ops/space.h"
 
-/* ---- lookup ------------------------------------------------------------------------------------------------------------ */
+/* ---- lookup ------------------------------------------------------------------------------------------------------ */
 
 static bool infer_lookup(Graph *graph, Node *node) {
     const Node *table = node->in[0], *index = node->in[1];
@@ -12,11 +12,13 @@ static bool infer_lookup(Graph *graph, Node *node) {
     if (over->n != 1 || shape_find(&table->shape, over->dims[0]) < 0 || shape_find(&index->shape, over->dims[0]) >= 0) {
         Diag *d = diag_error(graph->session, "P0240", node->span, "`lookup` over %s in a table over %s",
                              shape_text(graph->arena, over), shape_text(graph->arena, &table->shape));
-        diag_help(d, "name the one dimension of the table that the index counts along, as in `lookup(table, tokens, over vocab)`");
+        diag_help(d, "name the one dimension of the table that the index counts along, as in `lookup(table, tokens, "
+                     "over vocab)`");
         return false;
     }
     if (index->dtype != DT_I32) {
-        Diag *d = diag_error(graph->session, "P0242", node->span, "`lookup` with an index of %s", dtype_name[index->dtype]);
+        Diag *d =
+            diag_error(graph->session, "P0242", node->span, "`lookup` with an index of %s", dtype_name[index->dtype]);
         diag_help(d, "the table comes first, the index (an `int` tensor) second");
         return false;
     }
@@ -29,7 +31,8 @@ static bool infer_lookup(Graph *graph, Node *node) {
 static void grad_lookup(Builder *b, Node *node, Node *const *grad_out, Node **grad_in) {
     Node *table = node->in[0], *index = node->in[1];
     AttrValue attrs[3] = {{.dims = shape_without(&index->shape, &table->shape)},
-                          {.dims = node_attr(node, "over")->dims}, {.dims = table->shape}};
+                          {.dims = node_attr(node, "over")->dims},
+                          {.dims = table->shape}};
     grad_in[0] = build_op(b, OP_LOOKUP_GRAD, (Node *[]){index, grad_out[0]}, 2, attrs);
 }
 
@@ -52,7 +55,8 @@ static bool infer_lookup_grad(Graph *graph, Node *node) {
     Shape rest = shape_without(shape, rows), known = shape_union(&node->in[1]->shape, over);
     if (!shape_contains(shape, rows) || !shape_contains(&node->in[0]->shape, over) || !shape_contains(&known, &rest)) {
         diag_error(graph->session, "P0240", node->span, "`lookup_grad` of %s over %s into %s",
-                   shape_text(graph->arena, &node->in[1]->shape), shape_text(graph->arena, over), shape_text(graph->arena, shape));
+                   shape_text(graph->arena, &node->in[1]->shape), shape_text(graph->arena, over),
+                   shape_text(graph->arena, shape));
         return false;
     }
     node->dtype = node->in[1]->dtype;
@@ -73,7 +77,7 @@ static void eval_lookup_grad(EvalContext *context, const Node *node, const Array
     }
 }
 
-/* ---- rotate ------------------------------------------------------------------------------------------------------------ */
+/* ---- rotate ------------------------------------------------------------------------------------------------------ */
 
 /* Rotary positions in the half-split form of `transformers`: elements j and j + width/2 of a head are a pair, turned by
  * position * theta^(-2 j / width). (Su et al., "RoFormer", 2021, with pairs as in GPT-NeoX.) */
@@ -134,7 +138,8 @@ static Node *expand_rotate(Builder *b, const Node *node, Node *const *in) {
     Shape angles = in[1]->shape;
     shape_add(&angles, pair);
     Node *angle = build_binary(b, OP_MUL, build_broadcast(b, build_cast(b, in[1], DT_F32), &angles), frequency);
-    Node *swapped = build_binary(b, OP_MUL, view(b, OP_FLIP, x, side), build_vector(b, (double[]){-1, 1}, side, DT_F32));
+    Node *swapped =
+        build_binary(b, OP_MUL, view(b, OP_FLIP, x, side), build_vector(b, (double[]){-1, 1}, side, DT_F32));
     Node *y = build_binary(b, OP_ADD, build_binary(b, OP_MUL, x, build_unary(b, OP_COS, angle)),
                            build_binary(b, OP_MUL, swapped, build_unary(b, OP_SIN, angle)));
     return build_rename(b, view(b, OP_JOIN, y, pairs), pairs, width);
@@ -155,50 +160,90 @@ static void eval_rotate(EvalContext *context, const Node *node, const Array *con
     }
 }
 
-#define TABLE "graph case { dim vocab = 12, embed = 6, batch = 4, seq = 3; tensor t: f32[vocab, embed]; tensor i: i32[batch, seq]\n"
+#define TABLE                                                                                                          \
+    "graph case { dim vocab = 12, embed = 6, batch = 4, seq = 3; tensor t: f32[vocab, embed]; tensor i: i32[batch, "   \
+    "seq]\n"
 static const OpCase cases_lookup[] = {
     {.what = "rows", .low = -2, .high = 2, .graph = TABLE "%0 = lookup(@t, @i, over = [vocab]); output %0 }"},
-    {.what = "by position", .low = -2, .high = 2,
+    {.what = "by position",
+     .low = -2,
+     .high = 2,
      .graph = "graph case { dim place = 8, embed = 6, seq = 4; tensor t: f32[place, embed]\n"
               "%0 = ramp(dim = seq); %1 = lookup(@t, %0, over = [place]); output %1 }"},
-    {.what = "a table for each task", .low = -2, .high = 2,
-     .graph = "graph case { dim task = 2, vocab = 6, embed = 4, batch = 3; tensor t: f32[task, vocab, embed]; tensor i: i32[task, batch]\n"
+    {.what = "a table for each task",
+     .low = -2,
+     .high = 2,
+     .graph = "graph case { dim task = 2, vocab = 6, embed = 4, batch = 3; tensor t: f32[task, vocab, embed]; tensor "
+              "i: i32[task, batch]\n"
               "%0 = lookup(@t, @i, over = [vocab]); output %0 }"},
     {0}};
 static const OpCase cases_lookup_grad[] = {
-    {.what = "rows", .low = -2, .high = 2,
-     .graph = "graph case { dim vocab = 12, embed = 6, batch = 4, seq = 3; tensor i: i32[batch, seq]; tensor g: f32[batch, seq, embed]\n"
+    {.what = "rows",
+     .low = -2,
+     .high = 2,
+     .graph = "graph case { dim vocab = 12, embed = 6, batch = 4, seq = 3; tensor i: i32[batch, seq]; tensor g: "
+              "f32[batch, seq, embed]\n"
               "%0 = lookup_grad(@i, @g, over = [batch, seq], rows = vocab, shape = [vocab, embed]); output %0 }"},
     {0}};
 static const OpCase cases_rotate[] = {
-    {.what = "heads", .low = -2, .high = 2,
+    {.what = "heads",
+     .low = -2,
+     .high = 2,
      .graph = "graph case { dim batch = 2, seq = 5, head = 2, width = 8; tensor x: f32[batch, seq, head, width]\n"
               "%0 = ramp(dim = seq); %1 = rotate(@x, %0, over = [width]); output %1 }"},
-    {.what = "one pair, other base", .low = -2, .high = 2,
+    {.what = "one pair, other base",
+     .low = -2,
+     .high = 2,
      .graph = "graph case { dim seq = 5, width = 2; tensor x: f32[seq, width]\n"
               "%0 = ramp(dim = seq); %1 = rotate(@x, %0, over = [width], theta = 100); output %1 }"},
     {0}};
 
 const OpInfo op_info_lookup = {
-    .op = OP_LOOKUP, .name = "lookup", .family = "embed",
+    .op = OP_LOOKUP,
+    .name = "lookup",
+    .family = "embed",
     .doc = "rows of a table: result[i, ..] = table[index[i], ..]; `over` is the table's first dimension unless stated",
-    .in = {"table", "index"}, .attrs = {{"over", ATTR_DIMS, 0}},
-    .dims = "*o@ ..., ... -> ... ...", .language = true,
-    .infer = infer_lookup, .grad = grad_lookup, .lower = LOWER_GATHER, .eval = eval_lookup, .cases = cases_lookup,
+    .in = {"table", "index"},
+    .attrs = {{"over", ATTR_DIMS, 0}},
+    .dims = "*o@ ..., ... -> ... ...",
+    .language = true,
+    .infer = infer_lookup,
+    .grad = grad_lookup,
+    .lower = LOWER_GATHER,
+    .eval = eval_lookup,
+    .cases = cases_lookup,
 };
 
 const OpInfo op_info_lookup_grad = {
-    .op = OP_LOOKUP_GRAD, .name = "lookup_grad", .family = "embed",
-    .doc = "gradient of lookup: rows of grad added at index, in order; rows outside the table (of this rank) are skipped",
-    .in = {"index", "grad"}, .attrs = {{"over", ATTR_DIMS, 0}, {"rows", ATTR_DIM, NAN}, {"shape", ATTR_DIMS, NAN}},
-    .dims = "... o+, *... o+ -> ... rows", .no_grad = true,
-    .infer = infer_lookup_grad, .lower = LOWER_SCATTER, .eval = eval_lookup_grad, .cases = cases_lookup_grad,
+    .op = OP_LOOKUP_GRAD,
+    .name = "lookup_grad",
+    .family = "embed",
+    .doc =
+        "gradient of lookup: rows of grad added at index, in order; rows outside the table (of this rank) are skipped",
+    .in = {"index", "grad"},
+    .attrs = {{"over", ATTR_DIMS, 0}, {"rows", ATTR_DIM, NAN}, {"shape", ATTR_DIMS, NAN}},
+    .dims = "... o+, *... o+ -> ... rows",
+    .no_grad = true,
+    .infer = infer_lookup_grad,
+    .lower = LOWER_SCATTER,
+    .eval = eval_lookup_grad,
+    .cases = cases_lookup_grad,
 };
 
 const OpInfo op_info_rotate = {
-    .op = OP_ROTATE, .name = "rotate", .family = "embed",
-    .doc = "rotary positions: pairs (j, j + n/2) of `over` turned by position * theta^(-2j/n); `over` is the last dimension unless stated",
-    .in = {"x", "position"}, .attrs = {{"theta", ATTR_FLOAT, 10000}, {"over", ATTR_DIMS, 0}},
-    .dims = "... o!, ... -> ... o!", .language = true, .flops = 4,
-    .infer = infer_rotate, .expand = expand_rotate, .lower = LOWER_EXPAND, .eval = eval_rotate, .cases = cases_rotate,
+    .op = OP_ROTATE,
+    .name = "rotate",
+    .family = "embed",
+    .doc = "rotary positions: pairs (j, j + n/2) of `over` turned by position * theta^(-2j/n); `over` is the last "
+           "dimension unless stated",
+    .in = {"x", "position"},
+    .attrs = {{"theta", ATTR_FLOAT, 10000}, {"over", ATTR_DIMS, 0}},
+    .dims = "... o!, ... -> ... o!",
+    .language = true,
+    .flops = 4,
+    .infer = infer_rotate,
+    .expand = expand_rotate,
+    .lower = LOWER_EXPAND,
+    .eval = eval_rotate,
+    .cases = cases_rotate,
 };

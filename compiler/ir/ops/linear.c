@@ -11,10 +11,13 @@ static bool infer_dot(Graph *graph, Node *node) {
     const Node *x = node->in[0], *y = node->in[1];
     const Shape *over = &node_attr(node, "over")->dims, *order = &node_attr(node, "order")->dims;
     for (int i = 0; i < over->n; i++) {
-        const Node *lacks = shape_find(&x->shape, over->dims[i]) < 0 ? x : shape_find(&y->shape, over->dims[i]) < 0 ? y : NULL;
+        const Node *lacks = shape_find(&x->shape, over->dims[i]) < 0   ? x
+                            : shape_find(&y->shape, over->dims[i]) < 0 ? y
+                                                                       : NULL;
         if (!lacks) continue;
-        Diag *d = diag_error(graph->session, "P0240", node->span, "`dot` sums over `%s`, which its %s operand %s lacks",
-                             over->dims[i]->name, lacks == x ? "first" : "second", shape_text(graph->arena, &lacks->shape));
+        Diag *d =
+            diag_error(graph->session, "P0240", node->span, "`dot` sums over `%s`, which its %s operand %s lacks",
+                       over->dims[i]->name, lacks == x ? "first" : "second", shape_text(graph->arena, &lacks->shape));
         diag_help(d, "both operands need every dimension after `over`");
         return false;
     }
@@ -24,7 +27,8 @@ static bool infer_dot(Graph *graph, Node *node) {
         return false;
     }
     if (x->dtype != y->dtype) {
-        diag_error(graph->session, "P0242", node->span, "`dot` of %s and %s", dtype_name[x->dtype], dtype_name[y->dtype]);
+        diag_error(graph->session, "P0242", node->span, "`dot` of %s and %s", dtype_name[x->dtype],
+                   dtype_name[y->dtype]);
         return false;
     }
     Shape result = shape_without(&x->shape, over);
@@ -64,7 +68,8 @@ static Node *dot_in_order(Builder *b, Node *x, Node *y, const Shape *order) {
 static void grad_dot(Builder *b, Node *node, Node *const *grad_out, Node **grad_in) {
     Node *x = node->in[0], *y = node->in[1];
     grad_in[0] = dot_in_order(b, grad_out[0], y, &x->shape);
-    /* The operand whose dimensions come first in y's order stands first, so that `order` changes nothing in most cases. */
+    /* The operand whose dimensions come first in y's order stands first, so that `order` changes nothing in most cases.
+     */
     bool x_first = y->shape.n && shape_find(&x->shape, y->shape.dims[0]) >= 0;
     grad_in[1] = x_first ? dot_in_order(b, x, grad_out[0], &y->shape) : dot_in_order(b, grad_out[0], x, &y->shape);
 }
@@ -95,29 +100,43 @@ static void eval_dot(EvalContext *context, const Node *node, const Array *const 
     }
 }
 
-#define CASE(dims, x, y, over, ...)                                                                                        \
-    {.low = -2, .high = 2, .graph = "graph case { dim " dims "; tensor x: f32[" x "]; tensor y: f32[" y "]\n"               \
-                                    "%0 = dot(@x, @y, over = [" over "]); output %0 }", __VA_ARGS__}
+#define CASE(dims, x, y, over, ...)                                                                                    \
+    {                                                                                                                  \
+        .low = -2, .high = 2,                                                                                          \
+        .graph = "graph case { dim " dims "; tensor x: f32[" x "]; tensor y: f32[" y "]\n"                             \
+                 "%0 = dot(@x, @y, over = [" over "]); output %0 }",                                                   \
+        __VA_ARGS__                                                                                                    \
+    }
 static const OpCase cases_dot[] = {
     CASE("m = 4, k = 8, n = 6", "m, k", "k, n", "k", .what = "matrix product"),
     CASE("m = 5, k = 7, n = 3", "k, m", "n, k", "k", .what = "odd sizes, both transposed"),
     CASE("batch = 4, seq = 3, embed = 6, head = 2, width = 4", "batch, seq, embed", "embed, head, width", "embed",
          .what = "projection into heads"),
-    CASE("batch = 4, seq = 3, embed = 6, head = 2, width = 4", "batch, seq, head, width", "head, width, embed", "head, width",
-         .what = "two dimensions summed"),
+    CASE("batch = 4, seq = 3, embed = 6, head = 2, width = 4", "batch, seq, head, width", "head, width, embed",
+         "head, width", .what = "two dimensions summed"),
     CASE("b = 2, m = 4, k = 3, n = 4", "b, m, k", "b, k, n", "k", .what = "a batch of products"),
     CASE("m = 4, k = 6", "m, k", "k", "k", .what = "matrix by vector"),
     CASE("k = 8", "k", "k", "k", .what = "inner product"),
-    {.what = "result in a given order", .low = -2, .high = 2,
+    {.what = "result in a given order",
+     .low = -2,
+     .high = 2,
      .graph = "graph case { dim m = 4, k = 6, n = 2; tensor x: f32[m, k]; tensor y: f32[k, n]\n"
               "%0 = dot(@x, @y, over = [k], order = [n, m]); output %0 }"},
     {0}};
 
 const OpInfo op_info_dot = {
-    .op = OP_DOT, .name = "dot", .family = "linear",
+    .op = OP_DOT,
+    .name = "dot",
+    .family = "linear",
     .doc = "sum of x * y over the dimensions `over`; other shared dimensions are a batch",
     .in = {"x", "y"},
     .attrs = {{"over", ATTR_DIMS, NAN}, {"order", ATTR_DIMS, 0}},
-    .dims = "*... o+, *... o+ -> ...", .language = true, .flops = 2,
-    .infer = infer_dot, .grad = grad_dot, .lower = LOWER_PRODUCT, .eval = eval_dot, .cases = cases_dot,
+    .dims = "*... o+, *... o+ -> ...",
+    .language = true,
+    .flops = 2,
+    .infer = infer_dot,
+    .grad = grad_dot,
+    .lower = LOWER_PRODUCT,
+    .eval = eval_dot,
+    .cases = cases_dot,
 };

@@ -3,7 +3,7 @@
 
 #include "ir/ops/space.h"
 
-/* ---- cross_entropy -------------------------------------------------------------------------------------------------------- */
+/* ---- cross_entropy ----------------------------------------------------------------------------------------------- */
 
 static bool infer_cross_entropy(Graph *graph, Node *node) {
     const Node *logits = node->in[0], *labels = node->in[1];
@@ -22,8 +22,9 @@ static bool infer_cross_entropy(Graph *graph, Node *node) {
         return false;
     }
     if (rest.n != labels->shape.n || !shape_contains(&rest, &labels->shape)) {
-        Diag *d = diag_error(graph->session, "P0241", node->span, "`cross_entropy` of logits over %s with labels over %s",
-                             shape_text(graph->arena, &logits->shape), shape_text(graph->arena, &labels->shape));
+        Diag *d =
+            diag_error(graph->session, "P0241", node->span, "`cross_entropy` of logits over %s with labels over %s",
+                       shape_text(graph->arena, &logits->shape), shape_text(graph->arena, &labels->shape));
         diag_help(d, "labels have the dimensions of the logits but for `%s`", over->dims[0]->name);
         return false;
     }
@@ -62,7 +63,7 @@ static void eval_cross_entropy(EvalContext *context, const Node *node, const Arr
     }
 }
 
-/* ---- dropout -------------------------------------------------------------------------------------------------------------- */
+/* ---- dropout ----------------------------------------------------------------------------------------------------- */
 
 /* Operands after x are counters of the random stream: seed, step, layer. grad_to_step adds them, and a key for each
  * dropout of the model; in evaluation and sampling it leaves dropout away. */
@@ -92,7 +93,8 @@ static Node *expand_dropout(Builder *b, const Node *node, Node *const *in) {
     if (rate == 0) return in[0];
     Node *dropped = build_binary(b, OP_LT, random_of(b, node, in), build_const(b, DT_F32, rate));
     Node *zero = build_const(b, in[0]->dtype, 0), *scale = build_const(b, in[0]->dtype, 1 / (1 - rate));
-    Node *factor = build_select(b, dropped, build_broadcast(b, zero, &dropped->shape), build_broadcast(b, scale, &dropped->shape));
+    Node *factor =
+        build_select(b, dropped, build_broadcast(b, zero, &dropped->shape), build_broadcast(b, scale, &dropped->shape));
     return build_binary(b, OP_MUL, in[0], factor);
 }
 
@@ -106,41 +108,74 @@ static void eval_dropout(EvalContext *context, const Node *node, const Array *co
     random.n_in = node->n_in - 1;
     random.attrs = attrs;
     op_table[OP_RANDOM_UNIFORM]->eval(context, &random, in + 1, out);
-    for (int64_t i = 0; i < out[0]->n; i++) out[0]->at[i] = out[0]->at[i] < (double)(float)rate ? 0 : in[0]->at[i] / (1 - rate);
+    for (int64_t i = 0; i < out[0]->n; i++)
+        out[0]->at[i] = out[0]->at[i] < (double)(float)rate ? 0 : in[0]->at[i] / (1 - rate);
 }
 
-#define SHAPES "graph case { dim batch = 3, seq = 5, vocab = 11; tensor x: f32[batch, seq, vocab]; tensor label: i32[batch, seq]\n"
+#define SHAPES                                                                                                         \
+    "graph case { dim batch = 3, seq = 5, vocab = 11; tensor x: f32[batch, seq, vocab]; tensor label: i32[batch, "     \
+    "seq]\n"
 static const OpCase cases_cross_entropy[] = {
-    {.what = "of tokens", .low = -3, .high = 3, .graph = SHAPES "%0 = cross_entropy(@x, @label, over = [vocab]); output %0 }"},
-    {.what = "large logits", .low = -80, .high = 80, .graph = SHAPES "%0 = cross_entropy(@x, @label, over = [vocab]); output %0 }"},
-    {.what = "classes first", .low = -3, .high = 3,
+    {.what = "of tokens",
+     .low = -3,
+     .high = 3,
+     .graph = SHAPES "%0 = cross_entropy(@x, @label, over = [vocab]); output %0 }"},
+    {.what = "large logits",
+     .low = -80,
+     .high = 80,
+     .graph = SHAPES "%0 = cross_entropy(@x, @label, over = [vocab]); output %0 }"},
+    {.what = "classes first",
+     .low = -3,
+     .high = 3,
      .graph = "graph case { dim batch = 4, class = 6; tensor x: f32[class, batch]; tensor label: i32[batch]\n"
               "%0 = cross_entropy(@x, @label, over = [class]); output %0 }"},
     {0}};
 
 static const OpCase cases_dropout[] = {
-    {.what = "a tenth", .low = -2, .high = 2,
+    {.what = "a tenth",
+     .low = -2,
+     .high = 2,
      .graph = "graph case { dim batch = 4, embed = 8; tensor x: f32[batch, embed]; tensor seed: scalar i32[]\n"
               "%0 = dropout(@x, @seed, rate = 0.1, key = 5); output %0 }"},
-    {.what = "in layers", .low = -2, .high = 2,
+    {.what = "in layers",
+     .low = -2,
+     .high = 2,
      .graph = "graph case { dim layers = 3, embed = 8; tensor x: f32[layers, embed]; tensor seed: scalar i32[]\n"
               "%0 = repeat layers (%1 = slice @x, %2 = capture @seed) { %3 = layer_index()\n"
               "%4 = dropout(%1, %2, %3, rate = 0.5, key = 9); stack %4 }; %5 = result(%0, index = 0); output %5 }"},
     {0}};
 
 const OpInfo op_info_cross_entropy = {
-    .op = OP_CROSS_ENTROPY, .name = "cross_entropy", .family = "loss",
+    .op = OP_CROSS_ENTROPY,
+    .name = "cross_entropy",
+    .family = "loss",
     .doc = "log(sum(exp(logits))) - logits[label] over `over`: a value for each target",
-    .in = {"logits", "labels"}, .attrs = {{"over", ATTR_DIMS, NAN}},
-    .dims = "... o!, ... -> ...", .language = true, .flops = 6,
-    .infer = infer_cross_entropy, .expand = expand_cross_entropy, .lower = LOWER_EXPAND, .eval = eval_cross_entropy,
+    .in = {"logits", "labels"},
+    .attrs = {{"over", ATTR_DIMS, NAN}},
+    .dims = "... o!, ... -> ...",
+    .language = true,
+    .flops = 6,
+    .infer = infer_cross_entropy,
+    .expand = expand_cross_entropy,
+    .lower = LOWER_EXPAND,
+    .eval = eval_cross_entropy,
     .cases = cases_cross_entropy,
 };
 
 const OpInfo op_info_dropout = {
-    .op = OP_DROPOUT, .name = "dropout", .family = "loss",
+    .op = OP_DROPOUT,
+    .name = "dropout",
+    .family = "loss",
     .doc = "x / (1 - rate), and 0 for a random share `rate` of it; x in evaluation and sampling",
-    .in = {"x"}, .variadic = "counter", .attrs = {{"rate", ATTR_FLOAT, NAN}, {"key", ATTR_INT, 0}},
-    .dims = "... -> ...", .language = true, .flops = 30,
-    .infer = infer_dropout, .expand = expand_dropout, .lower = LOWER_EXPAND, .eval = eval_dropout, .cases = cases_dropout,
+    .in = {"x"},
+    .variadic = "counter",
+    .attrs = {{"rate", ATTR_FLOAT, NAN}, {"key", ATTR_INT, 0}},
+    .dims = "... -> ...",
+    .language = true,
+    .flops = 30,
+    .infer = infer_dropout,
+    .expand = expand_dropout,
+    .lower = LOWER_EXPAND,
+    .eval = eval_dropout,
+    .cases = cases_dropout,
 };

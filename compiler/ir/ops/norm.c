@@ -24,7 +24,8 @@ static bool infer_norm(Graph *graph, Node *node) {
     }
     int most = node->op == OP_LAYER_NORM ? 3 : node->op == OP_RMS_NORM ? 2 : 1;
     if (node->n_in > most) {
-        diag_error(graph->session, "P0241", node->span, "`%s` of %d tensors: it takes at most %d", name, node->n_in, most);
+        diag_error(graph->session, "P0241", node->span, "`%s` of %d tensors: it takes at most %d", name, node->n_in,
+                   most);
         return false;
     }
     for (int i = 1; i < node->n_in; i++) {
@@ -40,7 +41,8 @@ static bool infer_norm(Graph *graph, Node *node) {
     return true;
 }
 
-/* ---- expansions ----------------------------------------------------------------------------------------------------- */
+/* ---- expansions -----------------------------------------------------------------------------------------------------
+ */
 
 static Node *mean_of(Builder *b, Node *x, const Shape *over) {
     return build_scale(b, build_reduce(b, OP_SUM, x, over), 1 / (double)shape_elements(over));
@@ -85,7 +87,7 @@ static Node *expand_log_softmax(Builder *b, const Node *node, Node *const *in) {
     return build_binary(b, OP_SUB, z, build_unary(b, OP_LOG, sum));
 }
 
-/* ---- evaluation ------------------------------------------------------------------------------------------------------- */
+/* ---- evaluation -------------------------------------------------------------------------------------------------- */
 
 /* Rows of an array along `over`: `outer` points of the other dimensions, each with `inner` points. */
 typedef struct Rows {
@@ -161,53 +163,97 @@ static void eval_log_softmax(EvalContext *context, const Node *node, const Array
     eval_softmaxes(node, in[0], out[0], true);
 }
 
-#define NORM(dims, x, rest, call)                                                                                          \
+#define NORM(dims, x, rest, call)                                                                                      \
     .low = -3, .high = 3, .graph = "graph case { dim " dims "; tensor x: f32[" x "]\n" rest "%0 = " call "; output %0 }"
 #define GAIN "tensor w: f32[embed]\n"
 #define GAIN_BIAS GAIN "tensor b: f32[embed]\n"
 static const OpCase cases_layer_norm[] = {
-    {.what = "gain and bias", NORM("batch = 4, seq = 3, embed = 16", "batch, seq, embed", GAIN_BIAS, "layer_norm(@x, @w, @b, over = [embed])")},
+    {.what = "gain and bias",
+     NORM("batch = 4, seq = 3, embed = 16", "batch, seq, embed", GAIN_BIAS, "layer_norm(@x, @w, @b, over = [embed])")},
     {.what = "bare, odd size", NORM("batch = 4, embed = 7", "batch, embed", "", "layer_norm(@x, over = [embed])")},
-    {.what = "gain, first dimension", NORM("batch = 4, embed = 6", "embed, batch", GAIN, "layer_norm(@x, @w, over = [embed], eps = 0.001)")},
+    {.what = "gain, first dimension",
+     NORM("batch = 4, embed = 6", "embed, batch", GAIN, "layer_norm(@x, @w, over = [embed], eps = 0.001)")},
     {.what = "over two", NORM("batch = 4, a = 2, c = 3", "batch, a, c", "", "layer_norm(@x, over = [a, c])")},
     {0}};
 static const OpCase cases_rms_norm[] = {
-    {.what = "gain", NORM("batch = 4, seq = 3, embed = 16", "batch, seq, embed", GAIN, "rms_norm(@x, @w, over = [embed])")},
-    {.what = "bare, odd size", NORM("batch = 4, embed = 7", "batch, embed", "", "rms_norm(@x, over = [embed], eps = 0.001)")},
+    {.what = "gain",
+     NORM("batch = 4, seq = 3, embed = 16", "batch, seq, embed", GAIN, "rms_norm(@x, @w, over = [embed])")},
+    {.what = "bare, odd size",
+     NORM("batch = 4, embed = 7", "batch, embed", "", "rms_norm(@x, over = [embed], eps = 0.001)")},
     {0}};
 static const OpCase cases_softmax[] = {
     {.what = "last", NORM("batch = 4, c = 11", "batch, c", "", "softmax(@x, over = [c])")},
     {.what = "first", NORM("batch = 4, c = 6", "c, batch", "", "softmax(@x, over = [c])")},
     {0}};
 static const OpCase cases_log_softmax[] = {
-    {.what = "last", NORM("batch = 4, c = 11", "batch, c", "", "log_softmax(@x, over = [c])")},
-    {0}};
+    {.what = "last", NORM("batch = 4, c = 11", "batch, c", "", "log_softmax(@x, over = [c])")}, {0}};
 
 const OpInfo op_info_layer_norm = {
-    .op = OP_LAYER_NORM, .name = "layer_norm", .family = "norm",
+    .op = OP_LAYER_NORM,
+    .name = "layer_norm",
+    .family = "norm",
     .doc = "(x - mean) / sqrt(variance + eps) over `over`, times a gain and plus a bias where they are given",
-    .in = {"x"}, .variadic = "gain_bias", .attrs = {{"over", ATTR_DIMS, NAN}, {"eps", ATTR_FLOAT, 1e-5}},
-    .dims = "... o!, ... o! -> ... o!", .language = true, .flops = 8,
-    .infer = infer_norm, .expand = expand_layer_norm, .lower = LOWER_EXPAND, .eval = eval_layer_norm, .cases = cases_layer_norm,
+    .in = {"x"},
+    .variadic = "gain_bias",
+    .attrs = {{"over", ATTR_DIMS, NAN}, {"eps", ATTR_FLOAT, 1e-5}},
+    .dims = "... o!, ... o! -> ... o!",
+    .language = true,
+    .flops = 8,
+    .infer = infer_norm,
+    .expand = expand_layer_norm,
+    .lower = LOWER_EXPAND,
+    .eval = eval_layer_norm,
+    .cases = cases_layer_norm,
 };
 
 const OpInfo op_info_rms_norm = {
-    .op = OP_RMS_NORM, .name = "rms_norm", .family = "norm",
+    .op = OP_RMS_NORM,
+    .name = "rms_norm",
+    .family = "norm",
     .doc = "x / sqrt(mean(x * x) + eps) over `over`, times a gain where it is given",
-    .in = {"x"}, .variadic = "gain", .attrs = {{"over", ATTR_DIMS, NAN}, {"eps", ATTR_FLOAT, 1e-5}},
-    .dims = "... o!, ... o! -> ... o!", .language = true, .flops = 6,
-    .infer = infer_norm, .expand = expand_rms_norm, .lower = LOWER_EXPAND, .eval = eval_rms_norm, .cases = cases_rms_norm,
+    .in = {"x"},
+    .variadic = "gain",
+    .attrs = {{"over", ATTR_DIMS, NAN}, {"eps", ATTR_FLOAT, 1e-5}},
+    .dims = "... o!, ... o! -> ... o!",
+    .language = true,
+    .flops = 6,
+    .infer = infer_norm,
+    .expand = expand_rms_norm,
+    .lower = LOWER_EXPAND,
+    .eval = eval_rms_norm,
+    .cases = cases_rms_norm,
 };
 
 const OpInfo op_info_softmax = {
-    .op = OP_SOFTMAX, .name = "softmax", .family = "norm", .doc = "exp(x) / sum(exp(x)) over `over`",
-    .in = {"x"}, .attrs = {{"over", ATTR_DIMS, NAN}}, .dims = "... o! -> ... o!", .language = true, .flops = 5,
-    .infer = infer_norm, .expand = expand_softmax, .lower = LOWER_EXPAND, .eval = eval_softmax, .cases = cases_softmax,
+    .op = OP_SOFTMAX,
+    .name = "softmax",
+    .family = "norm",
+    .doc = "exp(x) / sum(exp(x)) over `over`",
+    .in = {"x"},
+    .attrs = {{"over", ATTR_DIMS, NAN}},
+    .dims = "... o! -> ... o!",
+    .language = true,
+    .flops = 5,
+    .infer = infer_norm,
+    .expand = expand_softmax,
+    .lower = LOWER_EXPAND,
+    .eval = eval_softmax,
+    .cases = cases_softmax,
 };
 
 const OpInfo op_info_log_softmax = {
-    .op = OP_LOG_SOFTMAX, .name = "log_softmax", .family = "norm", .doc = "x - log(sum(exp(x))) over `over`",
-    .in = {"x"}, .attrs = {{"over", ATTR_DIMS, NAN}}, .dims = "... o! -> ... o!", .language = true, .flops = 5,
-    .infer = infer_norm, .expand = expand_log_softmax, .lower = LOWER_EXPAND, .eval = eval_log_softmax,
+    .op = OP_LOG_SOFTMAX,
+    .name = "log_softmax",
+    .family = "norm",
+    .doc = "x - log(sum(exp(x))) over `over`",
+    .in = {"x"},
+    .attrs = {{"over", ATTR_DIMS, NAN}},
+    .dims = "... o! -> ... o!",
+    .language = true,
+    .flops = 5,
+    .infer = infer_norm,
+    .expand = expand_log_softmax,
+    .lower = LOWER_EXPAND,
+    .eval = eval_log_softmax,
     .cases = cases_log_softmax,
 };

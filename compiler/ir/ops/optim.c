@@ -30,7 +30,7 @@ static bool infer_update(Graph *graph, Node *node) {
     return true;
 }
 
-/* ---- expansions ------------------------------------------------------------------------------------------------------ */
+/* ---- expansions -------------------------------------------------------------------------------------------------- */
 
 static Node *add(Builder *b, Node *x, Node *y) { return build_binary(b, OP_ADD, x, y); }
 static Node *mul(Builder *b, Node *x, Node *y) { return build_binary(b, OP_MUL, x, y); }
@@ -49,7 +49,8 @@ static Node *bias_correction(Builder *b, double beta, Node *step) {
 
 static void expand_adamw(Builder *b, const Node *node, Node *const *in, Node **results) {
     Node *w = in[0], *g = in[1], *m = in[2], *v = in[3], *lr = in[4], *step = build_cast(b, in[5], DT_F32);
-    double beta1 = attr_number(node, "beta1"), beta2 = attr_number(node, "beta2"), decay = attr_number(node, "weight_decay");
+    double beta1 = attr_number(node, "beta1"), beta2 = attr_number(node, "beta2"),
+           decay = attr_number(node, "weight_decay");
     results[1] = add(b, build_scale(b, m, beta1), build_scale(b, g, 1 - beta1));
     results[2] = add(b, build_scale(b, v, beta2), build_scale(b, mul(b, g, g), 1 - beta2));
     Node *rate1 = build_binary(b, OP_DIV, lr, bias_correction(b, beta1, step));
@@ -67,7 +68,7 @@ static void expand_sgd(Builder *b, const Node *node, Node *const *in, Node **res
     results[0] = build_binary(b, OP_SUB, w, mul(b, results[1], lr));
 }
 
-/* ---- evaluation -------------------------------------------------------------------------------------------------------- */
+/* ---- evaluation -------------------------------------------------------------------------------------------------- */
 
 static void eval_adamw(EvalContext *context, const Node *node, const Array *const *in, Array *const *out) {
     (void)context;
@@ -78,7 +79,8 @@ static void eval_adamw(EvalContext *context, const Node *node, const Array *cons
         double m = beta1 * in[2]->at[i] + (1 - beta1) * g, v = beta2 * in[3]->at[i] + (1 - beta2) * g * g;
         double m_hat = m / (1 - pow(beta1, step)), v_hat = v / (1 - pow(beta2, step));
         double w = in[0]->at[i];
-        out[0]->at[i] = w - lr * (m_hat / (sqrt(v_hat) + attr_number(node, "eps")) + attr_number(node, "weight_decay") * w);
+        out[0]->at[i] =
+            w - lr * (m_hat / (sqrt(v_hat) + attr_number(node, "eps")) + attr_number(node, "weight_decay") * w);
         out[1]->at[i] = m;
         out[2]->at[i] = v;
     }
@@ -96,32 +98,66 @@ static void eval_sgd(EvalContext *context, const Node *node, const Array *const 
 #define STATE "graph case { dim a = 4, b = 6; tensor w: f32[a, b]; tensor g: f32[a, b]; tensor m: f32[a, b]\n"
 #define NUMBERS "%0 = const(value = 0.01); %1 = const(value = 3, dtype = i32)\n"
 static const OpCase cases_adamw[] = {
-    {.what = "third step", .low = 0.1, .high = 2,
-     .graph = STATE "tensor v: f32[a, b]\n" NUMBERS "%2 = adamw(@w, @g, @m, @v, %0, %1, beta2 = 0.95, weight_decay = 0.1)\n"
-              "%3 = result(%2, index = 0); %4 = result(%2, index = 1); %5 = result(%2, index = 2)\n"
-              "output %3; output %4; output %5 }"},
-    {.what = "slow second moment", .low = 0.1, .high = 2,
-     .graph = STATE "tensor v: f32[a, b]\n" NUMBERS "%2 = adamw(@w, @g, @m, @v, %0, %1)\n%3 = result(%2, index = 0); output %3 }"},
+    {.what = "third step",
+     .low = 0.1,
+     .high = 2,
+     .graph =
+         STATE "tensor v: f32[a, b]\n" NUMBERS "%2 = adamw(@w, @g, @m, @v, %0, %1, beta2 = 0.95, weight_decay = 0.1)\n"
+               "%3 = result(%2, index = 0); %4 = result(%2, index = 1); %5 = result(%2, index = 2)\n"
+               "output %3; output %4; output %5 }"},
+    {.what = "slow second moment",
+     .low = 0.1,
+     .high = 2,
+     .graph = STATE "tensor v: f32[a, b]\n" NUMBERS
+                    "%2 = adamw(@w, @g, @m, @v, %0, %1)\n%3 = result(%2, index = 0); output %3 }"},
     {0}};
 static const OpCase cases_sgd[] = {
-    {.what = "momentum and decay", .low = -2, .high = 2,
+    {.what = "momentum and decay",
+     .low = -2,
+     .high = 2,
      .graph = STATE NUMBERS "%2 = sgd(@w, @g, @m, %0, momentum = 0.9, weight_decay = 0.1)\n"
-              "%3 = result(%2, index = 0); %4 = result(%2, index = 1); output %3; output %4 }"},
-    {.what = "plain", .low = -2, .high = 2, .graph = STATE NUMBERS "%2 = sgd(@w, @g, @m, %0); %3 = result(%2, index = 0); output %3 }"},
+                            "%3 = result(%2, index = 0); %4 = result(%2, index = 1); output %3; output %4 }"},
+    {.what = "plain",
+     .low = -2,
+     .high = 2,
+     .graph = STATE NUMBERS "%2 = sgd(@w, @g, @m, %0); %3 = result(%2, index = 0); output %3 }"},
     {0}};
 
 const OpInfo op_info_adamw = {
-    .op = OP_ADAMW, .name = "adamw", .family = "optim",
+    .op = OP_ADAMW,
+    .name = "adamw",
+    .family = "optim",
     .doc = "Adam with decoupled weight decay: weight, first and second moment after a step",
     .in = {"weight", "grad", "m", "v", "lr", "step"},
-    .attrs = {{"beta1", ATTR_FLOAT, 0.9}, {"beta2", ATTR_FLOAT, 0.999}, {"eps", ATTR_FLOAT, 1e-8}, {"weight_decay", ATTR_FLOAT, 0}},
-    .dims = "..., ..., ..., ..., ..., ... -> ..., ..., ...", .n_results = 3, .no_grad = true, .flops = 12,
-    .infer = infer_update, .expand_results = expand_adamw, .lower = LOWER_EXPAND, .eval = eval_adamw, .cases = cases_adamw,
+    .attrs = {{"beta1", ATTR_FLOAT, 0.9},
+              {"beta2", ATTR_FLOAT, 0.999},
+              {"eps", ATTR_FLOAT, 1e-8},
+              {"weight_decay", ATTR_FLOAT, 0}},
+    .dims = "..., ..., ..., ..., ..., ... -> ..., ..., ...",
+    .n_results = 3,
+    .no_grad = true,
+    .flops = 12,
+    .infer = infer_update,
+    .expand_results = expand_adamw,
+    .lower = LOWER_EXPAND,
+    .eval = eval_adamw,
+    .cases = cases_adamw,
 };
 
 const OpInfo op_info_sgd = {
-    .op = OP_SGD, .name = "sgd", .family = "optim", .doc = "gradient descent with momentum: weight and momentum after a step",
-    .in = {"weight", "grad", "m", "lr"}, .attrs = {{"momentum", ATTR_FLOAT, 0}, {"weight_decay", ATTR_FLOAT, 0}},
-    .dims = "..., ..., ..., ... -> ..., ...", .n_results = 2, .no_grad = true, .flops = 4,
-    .infer = infer_update, .expand_results = expand_sgd, .lower = LOWER_EXPAND, .eval = eval_sgd, .cases = cases_sgd,
+    .op = OP_SGD,
+    .name = "sgd",
+    .family = "optim",
+    .doc = "gradient descent with momentum: weight and momentum after a step",
+    .in = {"weight", "grad", "m", "lr"},
+    .attrs = {{"momentum", ATTR_FLOAT, 0}, {"weight_decay", ATTR_FLOAT, 0}},
+    .dims = "..., ..., ..., ... -> ..., ...",
+    .n_results = 2,
+    .no_grad = true,
+    .flops = 4,
+    .infer = infer_update,
+    .expand_results = expand_sgd,
+    .lower = LOWER_EXPAND,
+    .eval = eval_sgd,
+    .cases = cases_sgd,
 };
