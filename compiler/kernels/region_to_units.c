@@ -80,6 +80,11 @@ static bool is_column_reduction(const Shape *domain, const Shape *reduced) {
     return reduced->n && domain->n && shape_find(reduced, domain->dims[domain->n - 1]) < 0;
 }
 
+/* A reduction of everything is one row, and one row runs on one thread: only what is small may share it. */
+static bool is_serial(const Shape *domain, const Shape *reduced) {
+    return reduced->n == domain->n && domain->n && shape_elements(domain) > 4096;
+}
+
 static bool fits(const Unit *unit, const Node *node) {
     if (unit->kind != UNIT_LOOP) return false;
     Shape domain = node_domain(node);
@@ -87,9 +92,9 @@ static bool fits(const Unit *unit, const Node *node) {
         Shape reduced = shape_without(&domain, &node->shape);
         if (!same_dims(&unit->domain, &domain)) return false;
         if (unit->reduced.n) return same_dims(&unit->reduced, &reduced);
-        return !is_column_reduction(&unit->domain, &reduced);
+        return !is_serial(&domain, &reduced) && !is_column_reduction(&unit->domain, &reduced);
     }
-    if (same_dims(&unit->domain, &domain)) return !is_column_reduction(&unit->domain, &unit->reduced);
+    if (same_dims(&unit->domain, &domain)) return !is_column_reduction(&unit->domain, &unit->reduced) && !is_serial(&domain, &unit->reduced);
     if (!unit->reduced.n) return false;
     Shape rows = shape_without(&unit->domain, &unit->reduced);
     return same_dims(&rows, &domain);

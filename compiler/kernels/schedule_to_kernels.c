@@ -41,7 +41,8 @@ static void split_reductions(Graph *graph, Region *region) {
             for (int k = x->shape.n - 1; k >= 0; k--) {
                 Dim *dim = x->shape.dims[k];
                 if (shape_find(&node->shape, dim) >= 0) continue;
-                if (elements < 256) shape_add(&over, dim), elements *= dim->size;
+                bool last = k == 0 || (k == 1 && shape_find(&node->shape, x->shape.dims[0]) >= 0);
+                if (elements < 256 && !(last && over.n && !rest.n)) shape_add(&over, dim), elements *= dim->size;
                 else shape_add(&rest, dim);
             }
             if (rest.n) {
