@@ -4,7 +4,10 @@
  *
  * Lanes over rows: a thread for each row, in a grid-stride loop. Row-wise: 16 threads (half a warp) for each row, one
  * for each of the 16 accumulators of loop.h, joined by shuffles in the order of the balanced tree; so the bits are
- * those of the host. Row passes run in all 16 threads alike, and the first one stores. Dots in the name become `$`. */
+ * those of the host. Row passes run in all 16 threads alike, and the first one stores. Dots in the name become `$`.
+ *
+ * The same kernel can be emitted for the host, for tests without a GPU: what threads know and exchange then comes from
+ * functions that the test brings (plan_emulated_...), and the signature is that of a host kernel. */
 #include "codegen/loop_emit.h"
 
 enum { PTX_KERNEL = 71, GLOBAL_SPACE = 1, SHUFFLE_SEGMENT = 0x101F /* 16 lanes */ };
@@ -19,27 +22,50 @@ typedef struct Gpu {
     bool blocked;
 } Gpu;
 
-static V special_register(Codegen *g, const char *name) {
-    return LLVMBuildZExt(g->builder, cg_intrinsic(g, name, NULL, 0, NULL, 0), g->i64, "");
+/* An intrinsic of the GPU, or on the host the function that emulates it. */
+typedef struct GpuFunction {
+    const char *intrinsic, *emulation;
+} GpuFunction;
+
+static const GpuFunction thread_index = {"llvm.nvvm.read.ptx.sreg.tid.x", "plan_emulated_thread"};
+static const GpuFunction block_index = {"llvm.nvvm.read.ptx.sreg.ctaid.x", "plan_emulated_block"};
+static const GpuFunction block_size = {"llvm.nvvm.read.ptx.sreg.ntid.x", "plan_emulated_block_size"};
+static const GpuFunction grid_size = {"llvm.nvvm.read.ptx.sreg.nctaid.x", "plan_emulated_grid_size"};
+static const GpuFunction shuffle_down = {"llvm.nvvm.shfl.sync.down.f32", "plan_emulated_shuffle_down"};
+static const GpuFunction shuffle_index = {"llvm.nvvm.shfl.sync.idx.f32", "plan_emulated_shuffle_index"};
+static const GpuFunction warp_barrier = {"llvm.nvvm.bar.warp.sync", "plan_emulated_warp_barrier"};
+
+static V call(Codegen *g, GpuFunction function, T result, V *args, int n) {
+    if (g->is_gpu) return cg_intrinsic(g, function.intrinsic, NULL, 0, args, n);
+    V emulation = LLVMGetNamedFunction(g->module, function.emulation);
+    T types[4];
+    for (int i = 0; i < n; i++) types[i] = LLVMTypeOf(args[i]);
+    if (emulation == NULL)
+        emulation = LLVMAddFunction(g->module, function.emulation, LLVMFunctionType(result, types, (unsigned)n, false));
+    return cg_call(g, emulation, args, n);
 }
 
-static V shuffle(Gpu *k, const char *name, V x, int by) {
+static V special_register(Codegen *g, GpuFunction function) {
+    return LLVMBuildZExt(g->builder, call(g, function, g->i32, NULL, 0), g->i64, "");
+}
+
+static V shuffle(Gpu *k, GpuFunction function, V x, int by) {
     Codegen *g = k->g;
     V args[4] = {k->member, x, cg_i32(g, by), cg_i32(g, SHUFFLE_SEGMENT)};
-    return cg_intrinsic(g, name, NULL, 0, args, 4);
+    return call(g, function, g->f32, args, 4);
 }
 
 /* What the accumulators come to, in every thread. */
 static V joined(Gpu *k, CgReduce kind, V sum) {
     if (k->lane == NULL) return sum;
     for (int half = LOOP_LANES / 2; half > 0; half /= 2)
-        sum = cg_combine(k->g, kind, sum, shuffle(k, "llvm.nvvm.shfl.sync.down.f32", sum, half));
-    return shuffle(k, "llvm.nvvm.shfl.sync.idx.f32", sum, 0);
+        sum = cg_combine(k->g, kind, sum, shuffle(k, shuffle_down, sum, half));
+    return shuffle(k, shuffle_index, sum, 0);
 }
 
 /* Makes what other threads of the row have stored visible. */
 static void row_barrier(Gpu *k) {
-    if (k->lane != NULL) cg_intrinsic(k->g, "llvm.nvvm.bar.warp.sync", NULL, 0, &k->member, 1);
+    if (k->lane != NULL) call(k->g, warp_barrier, k->g->nothing, &k->member, 1);
 }
 
 /* ---- inner passes ---------------------------------------------------------------------------------------------------------- */
@@ -184,24 +210,36 @@ static const char *kernel_name(Arena *arena, const char *name) {
     return copy;
 }
 
-static void emit_kernel(Codegen *g, const Loop *loop) {
+/* The kernel's function with its pointers in e->base; lo and hi. */
+static LoopEmit *begin_kernel(Codegen *g, const Loop *loop, V *lo, V *hi) {
     enum { MAX_PARAMS = LOOP_MAX_POINTERS + 2 };
     T params[MAX_PARAMS];
-    int n = loop->n_pointers;
+    int n = g->is_gpu ? loop->n_pointers : 1;
     CHECK(n <= LOOP_MAX_POINTERS);
-    for (int i = 0; i < n; i++) params[i] = LLVMPointerTypeInContext(g->context, GLOBAL_SPACE);
+    for (int i = 0; i < n; i++) params[i] = LLVMPointerTypeInContext(g->context, g->is_gpu ? GLOBAL_SPACE : 0);
     params[n] = params[n + 1] = g->i64;
     V kernel = cg_function(g, kernel_name(g->arena, loop->name), g->nothing, params, n + 2, false);
-    LLVMSetFunctionCallConv(kernel, PTX_KERNEL);
+    *lo = LLVMGetParam(kernel, (unsigned)n);
+    *hi = LLVMGetParam(kernel, (unsigned)n + 1);
     LoopEmit *e = loop_emit_new(g, loop);
+    if (g->is_gpu) LLVMSetFunctionCallConv(kernel, PTX_KERNEL);
+    for (int i = 0; i < loop->n_pointers; i++) {
+        V array = LLVMGetParam(kernel, 0);
+        e->base[i] = g->is_gpu ? LLVMGetParam(kernel, (unsigned)i)
+                               : cg_load(g, g->ptr, cg_at(g, g->ptr, array, cg_i64(g, i)), 8);
+    }
+    return e;
+}
+
+void cg_gpu_kernel(Codegen *g, const Loop *loop) {
+    V lo, hi;
+    LoopEmit *e = begin_kernel(g, loop, &lo, &hi);
     Gpu k = {.e = e, .g = g, .total = NEW_N(g->arena, V, e->loop->code.n + 1)};
     bool row_wise = loop_emit_row_wise(e->loop);
     e->lane_axis = -1; /* a group is one point */
-    for (int i = 0; i < n; i++) e->base[i] = LLVMGetParam(kernel, (unsigned)i);
-    V thread = special_register(g, "llvm.nvvm.read.ptx.sreg.tid.x"), block = special_register(g, "llvm.nvvm.read.ptx.sreg.ctaid.x");
-    V block_size = special_register(g, "llvm.nvvm.read.ptx.sreg.ntid.x");
-    V first = cg_add(g, cg_mul(g, block, block_size), thread);
-    V step = cg_mul(g, special_register(g, "llvm.nvvm.read.ptx.sreg.nctaid.x"), block_size);
+    V thread = special_register(g, thread_index), threads = special_register(g, block_size);
+    V first = cg_add(g, cg_mul(g, special_register(g, block_index), threads), thread);
+    V step = cg_mul(g, special_register(g, grid_size), threads);
     if (row_wise) {
         k.lane = LLVMBuildAnd(g->builder, thread, cg_i64(g, LOOP_LANES - 1), "");
         V upper = LLVMBuildTrunc(g->builder, LLVMBuildAnd(g->builder, thread, cg_i64(g, LOOP_LANES), ""), g->i32, "");
@@ -210,7 +248,6 @@ static void emit_kernel(Codegen *g, const Loop *loop) {
         step = LLVMBuildLShr(g->builder, step, cg_i64(g, 4), "");
     }
     CgFor rows;
-    V lo = LLVMGetParam(kernel, (unsigned)n), hi = LLVMGetParam(kernel, (unsigned)n + 1);
     cg_for_begin(g, &rows, cg_add(g, lo, first), hi, step, false);
     emit_row(&k, rows.iv);
     cg_for_end(g, &rows, NULL, NULL);
@@ -219,7 +256,7 @@ static void emit_kernel(Codegen *g, const Loop *loop) {
 
 const char *loop_to_ptx(Session *s, const Loop *loop, int sm) {
     Codegen *g = cg_new_gpu(s, loop->name, sm);
-    emit_kernel(g, loop);
+    cg_gpu_kernel(g, loop);
     cg_verify(g);
     char *why = NULL;
     LLVMMemoryBufferRef buffer = NULL;

@@ -5,8 +5,8 @@
  * inlined, each call in a Scope of its own; `repeat` stays rolled: a Frame stands for an open region and turns values
  * from outside into its parameters on first use.
  *
- * One mistake, one message: whatever follows from a reported mistake is VALUE_POISON, which every rule passes on without
- * a word. Mistakes inside a layer of the standard library are reported at the user's call. */
+ * One mistake, one message: whatever follows from a reported mistake is VALUE_POISON, which every rule passes on
+ * without a word. Mistakes inside a layer of the standard library are reported at the user's call. */
 #ifndef PLAN_ELABORATE_H
 #define PLAN_ELABORATE_H
 
@@ -22,7 +22,7 @@ typedef enum ValueKind {
     VALUE_DIM,      /* as a number: its size */
     VALUE_FUNCTION, /* an operator or a layer, handed over by name */
     VALUE_TENSOR,
-    VALUE_TUPLE,    /* of a layer that returns several */
+    VALUE_TUPLE, /* of a layer that returns several */
 } ValueKind;
 
 /* A dimension by name. The graph's Dim is made when the dimension is first used in a shape, so that a layer's
@@ -43,18 +43,23 @@ struct Value {
     double number;
     bool is_integer;
     LocalDim *dim;
-    Op op;             /* of a function: OP_COUNT for a layer */
+    Op op; /* of a function: OP_COUNT for a layer */
     const Stmt *layer;
-    const Ast *file;   /* where the layer stands */
-    Node *node;        /* of a tensor, made in `frame` (NULL: outside every repeat) */
+    const Ast *file; /* where the layer stands */
+    Node *node;      /* of a tensor, made in `frame` (NULL: outside every repeat) */
     Frame *frame;
-    const Value *mask; /* the weights of a weighted loss, or NULL */
+    const Value *mask;  /* the weights of a weighted loss, or NULL */
     const Value *items; /* of a tuple */
     int n_items;
 };
 
 typedef enum SymbolKind {
-    SYMBOL_DIM, SYMBOL_INPUT, SYMBOL_WEIGHT, SYMBOL_PARAMETER, SYMBOL_VARIABLE, SYMBOL_INDEX
+    SYMBOL_DIM,
+    SYMBOL_INPUT,
+    SYMBOL_WEIGHT,
+    SYMBOL_PARAMETER,
+    SYMBOL_VARIABLE,
+    SYMBOL_INDEX
 } SymbolKind;
 
 typedef struct Symbol {
@@ -62,9 +67,9 @@ typedef struct Symbol {
     SymbolKind kind;
     Value value;
     Span span, assigned; /* declared; last assigned */
-    Frame *frame;     /* the repeat whose body declares it */
-    Tensor *tensor;   /* of an input */
-    Name gone_from;   /* first defined inside this repeat, which has ended: not visible any more */
+    Frame *frame;        /* the repeat whose body declares it */
+    Tensor *tensor;      /* of an input */
+    Name gone_from;      /* first defined inside this repeat, which has ended: not visible any more */
 } Symbol;
 
 /* One call of a layer, or the model itself. */
@@ -72,16 +77,29 @@ typedef struct Scope {
     struct Scope *caller;
     const Ast *file;
     const Stmt *decl;
-    Span call;        /* where it is called */
-    Name path;        /* of weights: "layers.attention"; NULL at the top */
-    Name dim_path;    /* of its own dimensions: "attention"; NULL in the model */
-    Map symbols;      /* Name -> Symbol * */
+    Span call;     /* where it is called */
+    Name path;     /* of weights: "layers.attention"; NULL at the top */
+    Name dim_path; /* of its own dimensions: "attention"; NULL in the model */
+    Map symbols;   /* Name -> Symbol * */
     bool returned;
-    bool poisoned;    /* a mistake hides what the body says: nothing is called missing or unused */
-    bool broken;      /* the parser left something out: a name may be unknown only for that */
-    Map unknown;      /* Name -> anything: reported once */
+    bool poisoned; /* a mistake hides what the body says: nothing is called missing or unused */
+    bool broken;   /* the parser left something out: a name may be unknown only for that */
+    Map unknown;   /* Name -> anything: reported once */
     Value result;
 } Scope;
+
+/* A name that a repeat carries from round to round. */
+typedef struct Carry {
+    Symbol *symbol;
+    Node *initial, *param;
+} Carry;
+
+/* What each round hands out: an auxiliary loss (log NULL) or a logged value. */
+typedef struct Stacked {
+    Node *node;
+    Name log;
+    Span span;
+} Stacked;
 
 /* An open region. */
 struct Frame {
@@ -89,13 +107,15 @@ struct Frame {
     Region *region;
     LocalDim *dim;
     Scope *scope; /* in which the repeat stands */
-    Span head; /* of the statement */
+    Span head;    /* of the statement */
     Map captured; /* Node * of the parent -> Node * parameter */
-    VEC(Node *) slice_inputs; VEC(Node *) slice_params;
-    VEC(Node *) capture_inputs; VEC(Node *) capture_params;
-    struct Carry { Symbol *symbol; Node *initial, *param; } *carries;
+    VEC(Node *) slice_inputs;
+    VEC(Node *) slice_params;
+    VEC(Node *) capture_inputs;
+    VEC(Node *) capture_params;
+    Carry *carries;
     int n_carries;
-    VEC(struct Stacked { Node *node; Name log; Span span; }) stacked; /* auxiliary (log NULL) and logged values */
+    VEC(Stacked) stacked;
 };
 
 typedef struct Elaborator {
@@ -106,10 +126,10 @@ typedef struct Elaborator {
     Graph *graph;
     ModelGraph *model;
     Builder b;
-    Scope *scope;   /* innermost */
-    Frame *frame;   /* innermost; NULL outside every repeat */
-    Map paths;      /* Name -> count, as an integer in a pointer: how often a path was asked for */
-    Map overrides;  /* Name -> const Expr *: sizes and parameters that the model was given */
+    Scope *scope;           /* innermost */
+    Frame *frame;           /* innermost; NULL outside every repeat */
+    Map paths;              /* Name -> anything: paths that are taken */
+    Map overrides;          /* Name -> const Expr *: sizes and parameters that the model was given */
     VEC(Span) weight_sites; /* for each of model->inits: where messages about it belong */
     const Tensor *target;   /* the first one, or NULL */
     LocalDim *batch;
@@ -135,7 +155,7 @@ Symbol *scope_declare(Elaborator *e, Name name, SymbolKind kind, Span span, Valu
 const char *symbol_kind_text(SymbolKind kind);
 /* What a name stands for: a symbol, a constant, an operator or a layer; reports unknown names. */
 Value name_value(Elaborator *e, Name name, Span span);
-/* The function that a call names, NULL-kind POISON after a diagnostic. */
+/* The function that a call names; poison after a diagnostic. */
 Value callee_value(Elaborator *e, const Expr *callee);
 void name_unknown(Elaborator *e, Name name, Span span);
 /* "prefix.name", "prefix.name_2" ...: unique in the whole graph. */
@@ -144,7 +164,8 @@ Name path_join(Elaborator *e, Name prefix, Name name);
 const char *value_text(Elaborator *e, const Value *v); /* "a tensor [batch, seq]", "the number 4": for messages */
 void help_candidates(Elaborator *e, Diag *d, Name word, Span span, const Name *candidates, int n);
 
-/* ---- dimensions (elaborate_dims.c) -------------------------------------------------------------------------------- */
+/* ---- dimensions (elaborate_dims.c) --------------------------------------------------------------------------------
+ */
 
 LocalDim *dim_declare(Elaborator *e, Name name, int64_t size, LocalDim *like, Span span);
 Dim *dim_use(Elaborator *e, LocalDim *dim);
@@ -163,7 +184,8 @@ bool pattern_bind(Elaborator *e, const Param *param, const Value *given, Span sp
 /* Whether the dimension holds logical positions: the last one of integer inputs, or `like` one. */
 bool dim_is_position(const Elaborator *e, const Dim *dim);
 
-/* ---- expressions (elaborate_expr.c, elaborate_call.c) --------------------------------------------------------------- */
+/* ---- expressions (elaborate_expr.c, elaborate_call.c) ---------------------------------------------------------------
+ */
 
 Value poison(void);
 Value number_value(double number, bool is_integer);
@@ -171,7 +193,8 @@ Value tensor_value(Elaborator *e, Node *node); /* poison for a poisoned node */
 Value expr_value(Elaborator *e, const Expr *expr);
 /* A number known now; reports anything else. `what`: "`rate`". */
 bool expr_number(Elaborator *e, const Expr *expr, const char *what, double *out, bool *is_integer);
-/* The value as a node of the current region: numbers become constants of `dtype`. NULL after a diagnostic, for poison. */
+/* The value as a node of the current region: numbers become constants of `dtype`. NULL after a diagnostic, for poison.
+ */
 Node *value_node(Elaborator *e, const Value *v, DType dtype, Span span);
 Node *node_here(Elaborator *e, Node *node, Frame *made_in);
 /* Builds with messages at the user's place; NULL for poison. */
@@ -182,7 +205,8 @@ Value operator_call(Elaborator *e, const Expr *call, Op op);
 /* Joins the weights of two values of a weighted loss; false after a diagnostic. */
 bool masks_join(Elaborator *e, const Value *x, const Value *y, Span span, const Value **out);
 
-/* ---- statements (elaborate_stmt.c, elaborate_repeat.c, elaborate_inputs.c) ------------------------------------------ */
+/* ---- statements (elaborate_stmt.c, elaborate_repeat.c, elaborate_inputs.c) ------------------------------------------
+ */
 
 void statements(Elaborator *e, const StmtList *list);
 void repeat_statement(Elaborator *e, const Stmt *stmt);
@@ -193,7 +217,8 @@ void result_add(Elaborator *e, const char *name, Node *node, Span span);
 /* A value that `auxiliary` or `log` (with the name of it) hands out of the model; sums or means over repeats. */
 void result_hand_out(Elaborator *e, Node *node, Name log, Span span);
 
-/* ---- checks of the finished graph, and counts (elaborate_check.c) ------------------------------------------------- */
+/* ---- checks of the finished graph, and counts (elaborate_check.c) -------------------------------------------------
+ */
 
 /* Names that a body declares and never uses. */
 void unused_names(Elaborator *e, const Stmt *decl);

@@ -8,11 +8,14 @@
 
 enum { MAX_ARGUMENTS = 16 };
 
-/* ---- numbers -------------------------------------------------------------------------------------------------------- */
+/* ---- numbers --------------------------------------------------------------------------------------------------------
+ */
 
 /* sqrt(2 * layers) and the like, of numbers known now. */
-static const struct { const char *name; double (*of)(double); } number_functions[] = {
-    {"abs", fabs}, {"exp", exp}, {"log", log}, {"sqrt", sqrt}};
+static const struct {
+    const char *name;
+    double (*of)(double);
+} number_functions[] = {{"abs", fabs}, {"exp", exp}, {"log", log}, {"sqrt", sqrt}};
 
 static void weights_lost(Elaborator *e, const Expr *call, const char *name) {
     Diag *d = elaborate_error(e, "P0257", call->span, "`%s` of a weighted loss: its weights would be lost", name);
@@ -44,7 +47,8 @@ static bool fold_call(Elaborator *e, const Expr *call, Op op, Value *out) {
     return false;
 }
 
-/* ---- operators -------------------------------------------------------------------------------------------------------- */
+/* ---- operators
+ * -------------------------------------------------------------------------------------------------------- */
 
 typedef struct OperatorArguments {
     Node *in[MAX_ARGUMENTS];
@@ -93,11 +97,15 @@ static const char *operator_usage(Elaborator *e, const OpInfo *info) {
     if (info->variadic) text_printf(&text, "%s%s ...", shown++ ? ", " : "", info->variadic);
     for (int i = 0; i < n_attrs; i++) {
         const AttrInfo *attr = &info->attrs[i];
-        if (strcmp(attr->name, "over") == 0) text_printf(&text, "%sover dims", shown++ ? ", " : "");
-        else if (attr->kind == ATTR_BOOL) text_printf(&text, "%s%s = %s", shown++ ? ", " : "", attr->name, attr->standard != 0 ? "true" : "false");
+        if (strcmp(attr->name, "over") == 0)
+            text_printf(&text, "%sover dims", shown++ ? ", " : "");
+        else if (attr->kind == ATTR_BOOL)
+            text_printf(&text, "%s%s = %s", shown++ ? ", " : "", attr->name, attr->standard != 0 ? "true" : "false");
         else if (attr->kind == ATTR_INT || attr->kind == ATTR_FLOAT) {
-            if (isnan(attr->standard)) text_printf(&text, "%s%s", shown++ ? ", " : "", attr->name);
-            else text_printf(&text, "%s%s = %g", shown++ ? ", " : "", attr->name, attr->standard);
+            if (isnan(attr->standard))
+                text_printf(&text, "%s%s", shown++ ? ", " : "", attr->name);
+            else
+                text_printf(&text, "%s%s = %g", shown++ ? ", " : "", attr->name, attr->standard);
         }
     }
     text_puts(&text, ")");
@@ -105,7 +113,10 @@ static const char *operator_usage(Elaborator *e, const OpInfo *info) {
 }
 
 static bool dtype_named(Elaborator *e, const Expr *expr, int64_t *out) {
-    static const struct { const char *word; DType dtype; } words[] = {{"float", DT_F32}, {"int", DT_I32}, {"bool", DT_BOOL}};
+    static const struct {
+        const char *word;
+        DType dtype;
+    } words[] = {{"float", DT_F32}, {"int", DT_I32}, {"bool", DT_BOOL}};
     for (size_t i = 0; i < sizeof words / sizeof words[0]; i++)
         if (expr->kind == EXPR_NAME && strcmp(expr->name, words[i].word) == 0) {
             *out = (int64_t)words[i].dtype;
@@ -128,8 +139,10 @@ static bool attr_value(Elaborator *e, const OpInfo *info, int i, const Expr *exp
     if (attr->kind == ATTR_DTYPE) return dtype_named(e, expr, &out->integer);
     if (attr->kind == ATTR_BOOL) {
         Value v = expr_value(e, expr);
-        if (v.kind == VALUE_BOOL) out->integer = v.number != 0, out->number = v.number;
-        else if (v.kind != VALUE_POISON) elaborate_error(e, "P0158", expr->span, "%s is `true` or `false`, not %s", what, value_text(e, &v));
+        if (v.kind == VALUE_BOOL)
+            out->integer = v.number != 0, out->number = v.number;
+        else if (v.kind != VALUE_POISON)
+            elaborate_error(e, "P0158", expr->span, "%s is `true` or `false`, not %s", what, value_text(e, &v));
         return v.kind == VALUE_BOOL;
     }
     bool whole = false;
@@ -144,7 +157,8 @@ static bool attr_value(Elaborator *e, const OpInfo *info, int i, const Expr *exp
 
 static void take_attr(Elaborator *e, const OpInfo *info, int i, const Arg *arg, OperatorArguments *a) {
     if (a->attr_given[i]) {
-        elaborate_error(e, "P0157", arg->name ? arg->name_span : arg->value->span, "`%s` of `%s` is given twice", info->attrs[i].name, info->name);
+        elaborate_error(e, "P0157", arg->name ? arg->name_span : arg->value->span, "`%s` of `%s` is given twice",
+                        info->attrs[i].name, info->name);
         a->ok = false;
         return;
     }
@@ -176,8 +190,10 @@ static void unknown_argument(Elaborator *e, const OpInfo *info, const Arg *arg) 
     for (int i = 0; i < n_operands; i++) names[n++] = intern(e->s->names, info->in[i]);
     for (int i = 0; i < n_attrs; i++) names[n++] = intern(e->s->names, info->attrs[i].name);
     Diag *d = elaborate_error(e, "P0156", arg->name_span, "`%s` has no argument `%s`", info->name, arg->name);
-    if (nearest_name(arg->name, names, n)) help_candidates(e, d, arg->name, arg->name_span, names, n);
-    else diag_help(d, "it is used as `%s`", operator_usage(e, info));
+    if (nearest_name(arg->name, names, n))
+        help_candidates(e, d, arg->name, arg->name_span, names, n);
+    else
+        diag_help(d, "it is used as `%s`", operator_usage(e, info));
 }
 
 /* `rename(k, seq -> key)`: the two dimensions of an arrow are the first two dimension attributes. */
@@ -200,8 +216,10 @@ static void sort_argument(Elaborator *e, const OpInfo *info, const Arg *arg, int
     int n_operands = operand_count(info);
     if (arg->name) {
         int operand = arg->is_over ? -1 : operand_index(info, arg->name), attr = attr_index(info, arg->name);
-        if (operand >= 0) take_operand(e, info, operand, arg, a);
-        else if (attr >= 0) take_attr(e, info, attr, arg, a);
+        if (operand >= 0)
+            take_operand(e, info, operand, arg, a);
+        else if (attr >= 0)
+            take_attr(e, info, attr, arg, a);
         else {
             unknown_argument(e, info, arg);
             if (!arg->is_over) expr_value(e, arg->value);
@@ -264,13 +282,14 @@ static bool weigh(Elaborator *e, const Arg *weight, Value *loss) {
     Value v = expr_value(e, weight->value);
     if (v.kind == VALUE_POISON) return false;
     if (v.kind != VALUE_TENSOR || !dtype_is_float(v.node->dtype)) {
-        Diag *d = elaborate_error(e, "P0257", weight->value->span, "`weight` is a tensor of floats, one for each target, not %s", value_text(e, &v));
+        Diag *d = elaborate_error(e, "P0257", weight->value->span,
+                                  "`weight` is a tensor of floats, one for each target, not %s", value_text(e, &v));
         diag_help(d, "declare `target mask: float[batch, seq] = 1`");
         return false;
     }
     if (loss->kind == VALUE_TENSOR && !shape_contains(&loss->node->shape, &v.node->shape)) {
-        elaborate_error(e, "P0257", weight->value->span, "`weight` has dimensions %s, but the loss has %s", shape_text(e->arena, &v.node->shape),
-                        shape_text(e->arena, &loss->node->shape));
+        elaborate_error(e, "P0257", weight->value->span, "`weight` has dimensions %s, but the loss has %s",
+                        shape_text(e->arena, &v.node->shape), shape_text(e->arena, &loss->node->shape));
         return false;
     }
     Value *kept = NEW(e->arena, Value);
@@ -303,7 +322,8 @@ Value operator_call(Elaborator *e, const Expr *call, Op op) {
     return v;
 }
 
-/* ---- position ------------------------------------------------------------------------------------------------------------ */
+/* ---- position
+ * ------------------------------------------------------------------------------------------------------------ */
 
 /* position(x): the logical index along the one dimension of x that holds positions, or along `over`. */
 static Value position_call(Elaborator *e, const Expr *call) {
@@ -312,8 +332,10 @@ static Value position_call(Elaborator *e, const Expr *call) {
     bool ok = true;
     for (int i = 0; i < call->call.n; i++) {
         const Arg *arg = &call->call.at[i];
-        if (arg->is_over) over = arg;
-        else if (!arg->name && x.kind == VALUE_NONE) x = expr_value(e, arg->value);
+        if (arg->is_over)
+            over = arg;
+        else if (!arg->name && x.kind == VALUE_NONE)
+            x = expr_value(e, arg->value);
         else {
             elaborate_error(e, "P0159", arg->value->span, "`position` takes one tensor, and `over`");
             ok = false;
@@ -331,7 +353,8 @@ static Value position_call(Elaborator *e, const Expr *call) {
         for (int i = 0; i < x.node->shape.n; i++)
             if (dim_is_position(e, x.node->shape.dims[i])) shape_add(&dims, x.node->shape.dims[i]);
     if (dims.n != 1 || shape_find(&x.node->shape, dims.dims[0]) < 0) {
-        Diag *d = elaborate_error(e, "P0259", call->span, over ? "`position` over %s of a tensor %s" : "`position`: %s of %s hold positions",
+        Diag *d = elaborate_error(e, "P0259", call->span,
+                                  over ? "`position` over %s of a tensor %s" : "`position`: %s of %s hold positions",
                                   shape_text(e->arena, &dims), shape_text(e->arena, &x.node->shape));
         diag_help(d, "name one dimension of the tensor: `position(x, over seq)`");
         return poison();
@@ -341,15 +364,19 @@ static Value position_call(Elaborator *e, const Expr *call) {
 
 Value call_value(Elaborator *e, const Expr *call) {
     const Expr *callee = call->args.at[0];
-    if (callee->kind == EXPR_NAME && strcmp(callee->name, "position") == 0 && !scope_get(e, callee->name)) return position_call(e, call);
+    if (callee->kind == EXPR_NAME && strcmp(callee->name, "position") == 0 && !scope_get(e, callee->name))
+        return position_call(e, call);
     if (callee->kind == EXPR_NAME && strcmp(callee->name, "next") == 0) {
-        Diag *d = elaborate_error(e, "P0162", call->span, "`next` belongs to a target: the loader shifts, the graph never does");
+        Diag *d = elaborate_error(e, "P0162", call->span,
+                                  "`next` belongs to a target: the loader shifts, the graph never does");
         diag_help(d, "write `target labels: int[batch, seq] = next(tokens)`");
         return poison();
     }
     Value function = callee_value(e, callee);
-    if (function.kind == VALUE_FUNCTION) return function.layer ? layer_call(e, call, &function) : operator_call(e, call, function.op);
+    if (function.kind == VALUE_FUNCTION)
+        return function.layer ? layer_call(e, call, &function) : operator_call(e, call, function.op);
     for (int i = 0; i < call->call.n; i++) /* the mistakes of the arguments, all the same */
-        if (!call->call.at[i].is_over && call->call.at[i].value->kind != EXPR_ARROW) expr_value(e, call->call.at[i].value);
+        if (!call->call.at[i].is_over && call->call.at[i].value->kind != EXPR_ARROW)
+            expr_value(e, call->call.at[i].value);
     return poison();
 }

@@ -5,7 +5,8 @@
  * reads is in use. */
 #include "graph/elaborate.h"
 
-/* ---- names that are used ---------------------------------------------------------------------------------------------- */
+/* ---- names that are used
+ * ---------------------------------------------------------------------------------------------- */
 
 typedef struct Uses {
     Arena *arena;
@@ -43,7 +44,8 @@ static void use_declaration(Uses *uses, const Stmt *decl) {
     use_body(uses, &decl->body);
 }
 
-/* ---- names that are not ------------------------------------------------------------------------------------------------- */
+/* ---- names that are not
+ * ------------------------------------------------------------------------------------------------- */
 
 static void unused(Elaborator *e, const Uses *uses, Name name, Span span, const char *what, bool is_error) {
     if (!name || map_get(&uses->names, name) || name[0] == '_') return;
@@ -63,8 +65,10 @@ static void unused_in_body(Elaborator *e, const Uses *uses, const Stmt *decl, co
         if (stmt->kind == STMT_TARGET) unused(e, uses, stmt->name, stmt->name_span, "target", true);
         if (stmt->kind == STMT_REPEAT) unused(e, uses, stmt->alias, stmt->alias_span, "index", false);
         if (stmt->kind == STMT_ASSIGN && stmt->names.n > 1)
-            for (int k = 0; k < stmt->names.n; k++) unused(e, uses, stmt->names.at[k], stmt->name_span, "variable", false);
-        else if (stmt->kind == STMT_ASSIGN && !is_loss) unused(e, uses, stmt->name, stmt->name_span, "variable", false);
+            for (int k = 0; k < stmt->names.n; k++)
+                unused(e, uses, stmt->names.at[k], stmt->name_span, "variable", false);
+        else if (stmt->kind == STMT_ASSIGN && !is_loss)
+            unused(e, uses, stmt->name, stmt->name_span, "variable", false);
         unused_in_body(e, uses, decl, &stmt->body);
         unused_in_body(e, uses, decl, &stmt->otherwise);
     }
@@ -93,7 +97,8 @@ void unused_layers(Elaborator *e) {
         more = false;
         for (int i = 0; i < list->n; i++) {
             const Stmt *stmt = list->at[i];
-            bool used = stmt->kind == STMT_MODEL || (stmt->kind == STMT_LAYER && stmt->name && map_get(&uses.names, stmt->name));
+            bool used = stmt->kind == STMT_MODEL ||
+                        (stmt->kind == STMT_LAYER && stmt->name && map_get(&uses.names, stmt->name));
             if (!used || reached[i]) continue;
             reached[i] = more = true;
             use_declaration(&uses, stmt);
@@ -102,12 +107,14 @@ void unused_layers(Elaborator *e) {
     for (int i = 0; i < list->n; i++) {
         const Stmt *stmt = list->at[i];
         if (stmt->kind != STMT_LAYER || !stmt->name || reached[i]) continue;
-        Diag *d = diag_warning(e->s, "P0182", stmt->name_span, "layer `%s` is never called, so its body is not checked", stmt->name);
+        Diag *d = diag_warning(e->s, "P0182", stmt->name_span, "layer `%s` is never called, so its body is not checked",
+                               stmt->name);
         diag_help(d, "call it from a model, or remove it");
     }
 }
 
-/* ---- weights that the loss depends on ------------------------------------------------------------------------------------ */
+/* ---- weights that the loss depends on
+ * ------------------------------------------------------------------------------------ */
 
 typedef struct Reach {
     Arena *arena;
@@ -142,12 +149,14 @@ void unused_weights(Elaborator *e) {
     for (int i = 0; i < e->model->inits.n; i++) {
         const Tensor *weight = e->model->inits.at[i].weight;
         if (map_get(&tensors, weight)) continue;
-        Diag *d = diag_error(e->s, "P0183", e->weight_sites.at[i], "the loss does not depend on weight `%s`", weight->name);
+        Diag *d =
+            diag_error(e->s, "P0183", e->weight_sites.at[i], "the loss does not depend on weight `%s`", weight->name);
         diag_help(d, "it would never be trained: use what is made of it, or remove it");
     }
 }
 
-/* ---- freezing --------------------------------------------------------------------------------------------------------------- */
+/* ---- freezing
+ * --------------------------------------------------------------------------------------------------------------- */
 
 /* Whether `word` is a run of whole components of the path: "attention" or "attention.wq" of "layers.attention.wq". */
 static bool path_has(const char *path, const char *word) {
@@ -167,8 +176,10 @@ static void freeze_unknown(Elaborator *e, Name word) {
     }
     Diag *d = diag_error(e->s, "P0184", e->train->span, "`freeze %s` matches no weight", word);
     Name nearest = nearest_name(word, parts.at, parts.n);
-    if (nearest) diag_help(d, "did you mean `%s`?", nearest);
-    else diag_help(d, "name a weight, a layer or a repeat: `token_table`, `attention`, `layers`");
+    if (nearest)
+        diag_help(d, "did you mean `%s`?", nearest);
+    else
+        diag_help(d, "name a weight, a layer or a repeat: `token_table`, `attention`, `layers`");
 }
 
 void freeze_weights(Elaborator *e) {
@@ -184,10 +195,12 @@ void freeze_weights(Elaborator *e) {
         if (!found) freeze_unknown(e, train->freeze.at[k]);
     }
     if (!train->freeze_all_but) return;
-    for (int i = 0; i < e->model->inits.n; i++) e->model->inits.at[i].weight->frozen = !e->model->inits.at[i].weight->frozen;
+    for (int i = 0; i < e->model->inits.n; i++)
+        e->model->inits.at[i].weight->frozen = !e->model->inits.at[i].weight->frozen;
 }
 
-/* ---- counts ------------------------------------------------------------------------------------------------------------------ */
+/* ---- counts
+ * ------------------------------------------------------------------------------------------------------------------ */
 
 static double node_flops(const Node *node) {
     if (node->op == OP_DOT) {

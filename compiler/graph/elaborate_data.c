@@ -16,7 +16,8 @@ static const Tensor *source_named(const Elaborator *e, Name name) {
     return NULL;
 }
 
-/* ---- arrays: one for each input ------------------------------------------------------------------------------------- */
+/* ---- arrays: one for each input -------------------------------------------------------------------------------------
+ */
 
 static bool has_column(const Dataset *data, Name name) {
     for (int i = 0; i < data->columns.names.n; i++)
@@ -45,7 +46,8 @@ static void check_columns(Elaborator *e, const Dataset *data) {
     }
 }
 
-/* ---- text and tokens: one sequence of ids ---------------------------------------------------------------------------- */
+/* ---- text and tokens: one sequence of ids
+ * ---------------------------------------------------------------------------- */
 
 static void check_text(Elaborator *e, const Dataset *data) {
     const char *kind = data->kind == DATA_TEXT ? "text" : "tokens";
@@ -59,12 +61,17 @@ static void check_text(Elaborator *e, const Dataset *data) {
         }
         Diag *d = diag_error(e->s, "P0521", data->span, "`%s` cannot fill input `%s`", kind, tensor->name);
         diag_note(d, tensor->span, "declared here");
-        if (filled) diag_help(d, "it is one sequence, and fills `%s`; what follows from it is a target: `= next(%s)`", filled->name, filled->name);
-        else diag_help(d, "it is a sequence of ids, `int[batch, seq]`; other inputs come from `arrays(%s = \"%s.npy\")`", tensor->name, tensor->name);
+        if (filled)
+            diag_help(d, "it is one sequence, and fills `%s`; what follows from it is a target: `= next(%s)`",
+                      filled->name, filled->name);
+        else
+            diag_help(d, "it is a sequence of ids, `int[batch, seq]`; other inputs come from `arrays(%s = \"%s.npy\")`",
+                      tensor->name, tensor->name);
     }
 }
 
-/* ---- several data sets: `data task = [a, b]` ---------------------------------------------------------------------------- */
+/* ---- several data sets: `data task = [a, b]`
+ * ---------------------------------------------------------------------------- */
 
 static void check_dimension(Elaborator *e) {
     const Train *train = e->train;
@@ -98,8 +105,10 @@ void data_check(Elaborator *e) {
         const Dataset *sets = k ? train->validation.at : train->data.at;
         int n = k ? train->validation.n : train->data.n;
         for (int i = 0; i < n; i++) {
-            if (sets[i].kind == DATA_ARRAYS) check_columns(e, &sets[i]);
-            else check_text(e, &sets[i]);
+            if (sets[i].kind == DATA_ARRAYS)
+                check_columns(e, &sets[i]);
+            else
+                check_text(e, &sets[i]);
         }
     }
 }

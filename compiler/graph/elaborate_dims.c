@@ -89,7 +89,8 @@ bool dims_named(Elaborator *e, const Expr *names, Shape *out) {
 bool type_shape(Elaborator *e, const TypeExpr *type, Shape *out) {
     *out = (Shape){.n = 0};
     if (type->has_dots) {
-        Diag *d = elaborate_error(e, "P0252", type->span, "`...` stands for a caller's dimensions: only a layer's parameter has any");
+        Diag *d = elaborate_error(e, "P0252", type->span,
+                                  "`...` stands for a caller's dimensions: only a layer's parameter has any");
         diag_help(d, "name every dimension");
         return false;
     }
@@ -102,8 +103,11 @@ bool type_shape(Elaborator *e, const TypeExpr *type, Shape *out) {
             continue;
         }
         if (shape_find(out, one.dims[0]) >= 0) {
-            Diag *d = elaborate_error(e, "P0251", name->span, "dimension `%s` stands twice in one tensor", one.dims[0]->name);
-            diag_help(d, "declare a second name for the same size: `dim other = %s`, or `dim other = like %s` for the same positions",
+            Diag *d =
+                elaborate_error(e, "P0251", name->span, "dimension `%s` stands twice in one tensor", one.dims[0]->name);
+            diag_help(d,
+                      "declare a second name for the same size: `dim other = %s`, or `dim other = like %s` for the "
+                      "same positions",
                       one.dims[0]->name, one.dims[0]->name);
             ok = false;
         } else if (out->n == MAX_RANK - 2) { /* room for the dimensions of repeats */
@@ -135,8 +139,8 @@ static const char *near_divisors(Elaborator *e, int64_t whole, int64_t part) {
 
 static void inexact(Elaborator *e, const Expr *quotient, const char *what, int64_t left, int64_t right) {
     const Expr *divisor = quotient->args.at[1];
-    Diag *d = elaborate_error(e, "P0350", quotient->span, "%s is not a whole number: %lld / %lld leaves a rest of %lld", what,
-                              (long long)left, (long long)right, (long long)(left % right));
+    Diag *d = elaborate_error(e, "P0350", quotient->span, "%s is not a whole number: %lld / %lld leaves a rest of %lld",
+                              what, (long long)left, (long long)right, (long long)(left % right));
     diag_help(d, "%s could be %s; or make the %lld a multiple of %lld",
               divisor->kind == EXPR_NAME ? arena_printf(e->arena, "`%s`", divisor->name) : "the divisor",
               near_divisors(e, left, right), (long long)left, (long long)right);
@@ -170,7 +174,8 @@ bool size_value(Elaborator *e, const Expr *expr, const char *what, int64_t *out)
 static void like_declare(Elaborator *e, const Binding *binding) {
     LocalDim *like = binding->value ? dim_named(e, binding->value) : NULL;
     Value v = poison();
-    if (like) v = (Value){.kind = VALUE_DIM, .dim = dim_declare(e, binding->name, like->size, like, binding->name_span)};
+    if (like)
+        v = (Value){.kind = VALUE_DIM, .dim = dim_declare(e, binding->name, like->size, like, binding->name_span)};
     if (like && e->scope->decl->kind == STMT_MODEL && !scope_get(e, binding->name)) dim_use(e, v.dim);
     scope_declare(e, binding->name, SYMBOL_DIM, binding->name_span, v);
 }
@@ -211,11 +216,13 @@ static int64_t product_of(LocalDim *const *dims, int n) {
 static bool factors_join(Elaborator *e, const Stmt *stmt, Dim *whole, LocalDim **factors, int n) {
     bool same = whole->n_factors == n;
     for (int i = 0; same && i < n; i++)
-        same = whole->factors[i]->size == factors[i]->size && (!factors[i]->dim || factors[i]->dim == whole->factors[i]);
+        same =
+            whole->factors[i]->size == factors[i]->size && (!factors[i]->dim || factors[i]->dim == whole->factors[i]);
     if (!same) {
         Text text = {.arena = e->arena};
         for (int i = 0; i < whole->n_factors; i++)
-            text_printf(&text, "%s`%s` (%lld)", i ? ", " : "", whole->factors[i]->name, (long long)whole->factors[i]->size);
+            text_printf(&text, "%s`%s` (%lld)", i ? ", " : "", whole->factors[i]->name,
+                        (long long)whole->factors[i]->size);
         Diag *d = elaborate_error(e, "P0253", stmt->head, "`%s` has other factors already: %s", whole->name, text.at);
         diag_help(d, "give this use a dimension of its own");
         return false;
@@ -245,15 +252,15 @@ void factors_statement(Elaborator *e, const Stmt *stmt) {
     int64_t product = product_of(factors, n);
     if (product != whole->size) {
         Text text = {.arena = e->arena};
-        for (int i = 0; i < n; i++)
-            text_printf(&text, "%s%lld", i ? " x " : "", (long long)factors[i]->size);
+        for (int i = 0; i < n; i++) text_printf(&text, "%s%lld", i ? " x " : "", (long long)factors[i]->size);
         Diag *d = elaborate_error(e, "P0352", stmt->head, "`%s` is %lld, but its factors make %s = %lld", whole->name,
                                   (long long)whole->size, text.at, (long long)product);
         diag_help(d, "change a size so that the product is exact");
         return;
     }
     for (int i = 0; i < n; i++)
-        if (factors[i] == whole || (whole->dim && factors[i]->dim == whole->dim)) return; /* head = (head, 1): nothing is cut */
+        if (factors[i] == whole || (whole->dim && factors[i]->dim == whole->dim))
+            return; /* head = (head, 1): nothing is cut */
     Dim *dim = dim_use(e, whole);
     if (dim->n_factors) {
         factors_join(e, stmt, dim, factors, n);
@@ -265,7 +272,8 @@ void factors_statement(Elaborator *e, const Stmt *stmt) {
         Dim *factor = dim_use(e, factors[i]);
         dim->factors[i] = factor;
         if (factor->product && factor->product != dim) {
-            Diag *d = elaborate_error(e, "P0253", stmt->head, "`%s` is a factor of `%s` already", factor->name, factor->product->name);
+            Diag *d = elaborate_error(e, "P0253", stmt->head, "`%s` is a factor of `%s` already", factor->name,
+                                      factor->product->name);
             diag_help(d, "declare a dimension of its own for this use: `dim other = %s`", factors[i]->name);
             return;
         }
@@ -273,11 +281,13 @@ void factors_statement(Elaborator *e, const Stmt *stmt) {
     }
 }
 
-/* ---- patterns ----------------------------------------------------------------------------------------------------- */
+/* ---- patterns -----------------------------------------------------------------------------------------------------
+ */
 
 static LocalDim *local_of(Elaborator *e, Dim *dim) {
     LocalDim *local = NEW(e->arena, LocalDim);
-    *local = (LocalDim){.name = dim->name, .path = dim->name, .full_path = dim->name, .size = dim->size, .dim = dim, .span = dim->span};
+    *local = (LocalDim){
+        .name = dim->name, .path = dim->name, .full_path = dim->name, .size = dim->size, .dim = dim, .span = dim->span};
     return local;
 }
 
@@ -286,8 +296,8 @@ static void pattern_error(Elaborator *e, const Param *param, const Value *given,
     text_printf(&text, "[%s", param->type.has_dots ? "..." : "");
     for (int i = 0; i < param->type.dims.n; i++)
         text_printf(&text, "%s%s", i || param->type.has_dots ? ", " : "", param->type.dims.at[i]->name);
-    Diag *d = elaborate_error(e, "P0254", span, "`%s` of `%s` takes a tensor %s], not %s: %s", param->name, e->scope->decl->name,
-                              text.at, shape_text(e->arena, &given->node->shape), why);
+    Diag *d = elaborate_error(e, "P0254", span, "`%s` of `%s` takes a tensor %s], not %s: %s", param->name,
+                              e->scope->decl->name, text.at, shape_text(e->arena, &given->node->shape), why);
     diag_note(d, param->span, "declared here");
 }
 
@@ -303,8 +313,11 @@ bool pattern_bind(Elaborator *e, const Param *param, const Value *given, Span sp
         int at = bound->dim ? shape_find(&rest, bound->dim) : -1;
         if (at < 0) {
             pattern_error(e, param, given, span,
-                          arena_printf(e->arena, "it has no dimension `%s`%s", bound->dim ? bound->dim->name : bound->name,
-                                       bound->name != name->name || bound->dim ? arena_printf(e->arena, ", which the call gives as `%s`", name->name) : ""));
+                          arena_printf(e->arena, "it has no dimension `%s`%s",
+                                       bound->dim ? bound->dim->name : bound->name,
+                                       bound->name != name->name || bound->dim
+                                           ? arena_printf(e->arena, ", which the call gives as `%s`", name->name)
+                                           : ""));
             return false;
         }
         for (rest.n--; at < rest.n; at++) rest.dims[at] = rest.dims[at + 1];

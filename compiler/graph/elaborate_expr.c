@@ -19,9 +19,7 @@ Value tensor_value(Elaborator *e, Node *node) {
 }
 
 /* A dimension as a number. */
-static Value as_number(Value v) {
-    return v.kind == VALUE_DIM ? number_value((double)v.dim->size, true) : v;
-}
+static Value as_number(Value v) { return v.kind == VALUE_DIM ? number_value((double)v.dim->size, true) : v; }
 
 /* ---- nodes in the open region ------------------------------------------------------------------------------------ */
 
@@ -60,8 +58,10 @@ Node *value_node(Elaborator *e, const Value *value, DType dtype, Span span) {
     if (v.kind == VALUE_POISON) return NULL;
     if (v.kind == VALUE_TENSOR) return node_here(e, v.node, v.frame);
     if (v.kind == VALUE_NUMBER || v.kind == VALUE_BOOL) {
-        if (v.kind == VALUE_BOOL) dtype = DT_BOOL;
-        else if (!v.is_integer || dtype == DT_BOOL) dtype = dtype_is_float(dtype) ? dtype : DT_F32;
+        if (v.kind == VALUE_BOOL)
+            dtype = DT_BOOL;
+        else if (!v.is_integer || dtype == DT_BOOL)
+            dtype = dtype_is_float(dtype) ? dtype : DT_F32;
         e->b.span = span;
         return build_const(&e->b, dtype, v.number);
     }
@@ -71,14 +71,17 @@ Node *value_node(Elaborator *e, const Value *value, DType dtype, Span span) {
     return NULL;
 }
 
-/* ---- numbers ------------------------------------------------------------------------------------------------------ */
+/* ---- numbers ------------------------------------------------------------------------------------------------------
+ */
 
 bool expr_number(Elaborator *e, const Expr *expr, const char *what, double *out, bool *is_integer) {
     Value v = as_number(expr_value(e, expr));
     if (v.kind == VALUE_POISON) return false;
     if (v.kind != VALUE_NUMBER) {
-        Diag *d = elaborate_error(e, "P0255", expr->span, "%s must be a number known at compile time, not %s", what, value_text(e, &v));
-        if (v.kind == VALUE_TENSOR) diag_help(d, "numbers, constants, dimensions and parameters are known; tensors are not");
+        Diag *d = elaborate_error(e, "P0255", expr->span, "%s must be a number known at compile time, not %s", what,
+                                  value_text(e, &v));
+        if (v.kind == VALUE_TENSOR)
+            diag_help(d, "numbers, constants, dimensions and parameters are known; tensors are not");
         return false;
     }
     *out = v.number;
@@ -122,7 +125,10 @@ static Value fold_comparison(Elaborator *e, const Expr *expr, const Value *x, co
         if (comparable) return bool_value(equal == (expr->op == BIN_EQ));
     } else if (x->kind == VALUE_NUMBER && y->kind == VALUE_NUMBER) {
         double a = x->number, b = y->number;
-        return bool_value(expr->op == BIN_LT ? a < b : expr->op == BIN_LE ? a <= b : expr->op == BIN_GT ? a > b : a >= b);
+        return bool_value(expr->op == BIN_LT   ? a < b
+                          : expr->op == BIN_LE ? a <= b
+                          : expr->op == BIN_GT ? a > b
+                                               : a >= b);
     }
     elaborate_error(e, "P0256", expr->span, "%s and %s cannot be compared", value_text(e, x), value_text(e, y));
     return poison();
@@ -131,20 +137,28 @@ static Value fold_comparison(Elaborator *e, const Expr *expr, const Value *x, co
 static Value fold_logic(Elaborator *e, const Expr *expr, const Value *x, const Value *y) {
     if (x->kind != VALUE_BOOL || y->kind != VALUE_BOOL) {
         const Value *wrong = x->kind != VALUE_BOOL ? x : y;
-        elaborate_error(e, "P0256", expr->span, "`%s` joins conditions, not %s", expr->op == BIN_AND ? "and" : "or", value_text(e, wrong));
+        elaborate_error(e, "P0256", expr->span, "`%s` joins conditions, not %s", expr->op == BIN_AND ? "and" : "or",
+                        value_text(e, wrong));
         return poison();
     }
     return bool_value(expr->op == BIN_AND ? x->number != 0 && y->number != 0 : x->number != 0 || y->number != 0);
 }
 
-/* ---- operators of two operands --------------------------------------------------------------------------------------- */
+/* ---- operators of two operands
+ * --------------------------------------------------------------------------------------- */
 
 /* `swap`: x > y is y < x; `negate`: x != y is not (x == y). */
-static const struct { Op op; bool swap, negate; const char *sign; } binary_ops[] = {
-    [BIN_ADD] = {OP_ADD, false, false, "+"}, [BIN_SUB] = {OP_SUB, false, false, "-"}, [BIN_MUL] = {OP_MUL, false, false, "*"},
-    [BIN_DIV] = {OP_DIV, false, false, "/"}, [BIN_EQ] = {OP_EQ, false, false, "=="},  [BIN_NE] = {OP_EQ, false, true, "!="},
-    [BIN_LT] = {OP_LT, false, false, "<"},   [BIN_LE] = {OP_LE, false, false, "<="},  [BIN_GT] = {OP_LT, true, false, ">"},
-    [BIN_GE] = {OP_LE, true, false, ">="},   [BIN_AND] = {OP_AND, false, false, "and"}, [BIN_OR] = {OP_OR, false, false, "or"},
+static const struct {
+    Op op;
+    bool swap, negate;
+    const char *sign;
+} binary_ops[] = {
+    [BIN_ADD] = {OP_ADD, false, false, "+"},   [BIN_SUB] = {OP_SUB, false, false, "-"},
+    [BIN_MUL] = {OP_MUL, false, false, "*"},   [BIN_DIV] = {OP_DIV, false, false, "/"},
+    [BIN_EQ] = {OP_EQ, false, false, "=="},    [BIN_NE] = {OP_EQ, false, true, "!="},
+    [BIN_LT] = {OP_LT, false, false, "<"},     [BIN_LE] = {OP_LE, false, false, "<="},
+    [BIN_GT] = {OP_LT, true, false, ">"},      [BIN_GE] = {OP_LE, true, false, ">="},
+    [BIN_AND] = {OP_AND, false, false, "and"}, [BIN_OR] = {OP_OR, false, false, "or"},
 };
 
 bool masks_join(Elaborator *e, const Value *x, const Value *y, Span span, const Value **out) {
@@ -158,8 +172,10 @@ bool masks_join(Elaborator *e, const Value *x, const Value *y, Span span, const 
 static bool shapes_fit(Elaborator *e, const Expr *expr, const Node *x, const Node *y) {
     if (shape_contains(&x->shape, &y->shape) || shape_contains(&y->shape, &x->shape)) return true;
     Shape missing = shape_without(&y->shape, &x->shape);
-    Diag *d = elaborate_error(e, "P0201", expr->op_span.file ? expr->op_span : expr->span, "operands of `%s` have dimensions %s and %s: neither contains the other",
-                              binary_ops[expr->op].sign, shape_text(e->arena, &x->shape), shape_text(e->arena, &y->shape));
+    Diag *d =
+        elaborate_error(e, "P0201", expr->op_span.file ? expr->op_span : expr->span,
+                        "operands of `%s` have dimensions %s and %s: neither contains the other",
+                        binary_ops[expr->op].sign, shape_text(e->arena, &x->shape), shape_text(e->arena, &y->shape));
     diag_label(d, "`%s` is only in the right one", missing.dims[0]->name);
     diag_help(d, "bring both to the same dimensions: `rename` one, or sum what the other lacks away");
     return false;
@@ -169,7 +185,8 @@ static Value tensor_binary(Elaborator *e, const Expr *expr, const Value *x, cons
     DType dtype = x->kind == VALUE_TENSOR ? x->node->dtype : y->node->dtype;
     Node *in[2] = {value_node(e, x, dtype, expr->args.at[0]->span), value_node(e, y, dtype, expr->args.at[1]->span)};
     const Value *mask = NULL;
-    if (!in[0] || !in[1] || !masks_join(e, x, y, expr->span, &mask) || !shapes_fit(e, expr, in[0], in[1])) return poison();
+    if (!in[0] || !in[1] || !masks_join(e, x, y, expr->span, &mask) || !shapes_fit(e, expr, in[0], in[1]))
+        return poison();
     if (binary_ops[expr->op].swap) {
         Node *first = in[0];
         in[0] = in[1];
@@ -194,7 +211,8 @@ static Value binary_value(Elaborator *e, const Expr *expr) {
     if (expr->op == BIN_AND || expr->op == BIN_OR) return fold_logic(e, expr, &x, &y);
     if (x.kind == VALUE_NUMBER && y.kind == VALUE_NUMBER) return fold_arithmetic(e, expr, x, y);
     const Value *wrong = x.kind != VALUE_NUMBER && x.kind != VALUE_TENSOR ? &x : &y;
-    Diag *d = elaborate_error(e, "P0255", expr->span, "`%s` cannot take %s", binary_ops[expr->op].sign, value_text(e, wrong));
+    Diag *d =
+        elaborate_error(e, "P0255", expr->span, "`%s` cannot take %s", binary_ops[expr->op].sign, value_text(e, wrong));
     if (wrong->kind == VALUE_TUPLE) diag_help(d, "give each a name first: `a, b = ...`");
     return poison();
 }
@@ -230,7 +248,8 @@ static Value along_value(Elaborator *e, const Expr *expr) {
     }
     double *values = NEW_N(e->arena, double, list->args.n + 1);
     bool ok = local != NULL, whole = false;
-    for (int i = 0; i < list->args.n; i++) ok = expr_number(e, list->args.at[i], "an element of the list", &values[i], &whole) && ok;
+    for (int i = 0; i < list->args.n; i++)
+        ok = expr_number(e, list->args.at[i], "an element of the list", &values[i], &whole) && ok;
     if (!ok) return poison();
     Dim *dim = dim_use(e, local);
     AttrValue attrs[] = {{.list = values, .integer = list->args.n}, {.dims = shape_of(&dim, 1)}, {.integer = DT_F32}};
@@ -238,10 +257,14 @@ static Value along_value(Elaborator *e, const Expr *expr) {
 }
 
 static Value named_value(Elaborator *e, const Expr *expr) {
-    static const struct { const char *word; ValueKind kind; double number; } words[] = {
-        {"true", VALUE_BOOL, 1}, {"false", VALUE_BOOL, 0}, {"none", VALUE_NONE, 0}};
+    static const struct {
+        const char *word;
+        ValueKind kind;
+        double number;
+    } words[] = {{"true", VALUE_BOOL, 1}, {"false", VALUE_BOOL, 0}, {"none", VALUE_NONE, 0}};
     for (size_t i = 0; i < sizeof words / sizeof words[0]; i++)
-        if (strcmp(expr->name, words[i].word) == 0) return (Value){.kind = words[i].kind, .number = words[i].number, .is_integer = true};
+        if (strcmp(expr->name, words[i].word) == 0)
+            return (Value){.kind = words[i].kind, .number = words[i].number, .is_integer = true};
     return name_value(e, expr->name, expr->span);
 }
 

@@ -1,7 +1,8 @@
 /* Declarations of tensors: inputs and targets, which the loader fills, and weights with their initial values. */
 #include "graph/elaborate.h"
 
-/* ---- inputs and targets ---------------------------------------------------------------------------------------------- */
+/* ---- inputs and targets
+ * ---------------------------------------------------------------------------------------------- */
 
 static Tensor *data_tensor(Elaborator *e, const Stmt *stmt, const char *word) {
     Shape shape;
@@ -11,14 +12,18 @@ static Tensor *data_tensor(Elaborator *e, const Stmt *stmt, const char *word) {
         diag_help(d, "write `%s %s: int[batch, seq]`", word, stmt->name);
         return NULL;
     }
-    bool is_int = type->dtype && strcmp(type->dtype, "int") == 0, is_float = type->dtype && strcmp(type->dtype, "float") == 0;
+    bool is_int = type->dtype && strcmp(type->dtype, "int") == 0,
+         is_float = type->dtype && strcmp(type->dtype, "float") == 0;
     if (!is_int && !is_float) {
-        Diag *d = elaborate_error(e, "P0261", type->span, type->dtype ? "%s `%s` of type `%s`" : "%s `%s` has no element type", word, stmt->name,
-                                  type->dtype);
+        Diag *d = elaborate_error(e, "P0261", type->span,
+                                  type->dtype ? "%s `%s` of type `%s`" : "%s `%s` has no element type", word,
+                                  stmt->name, type->dtype);
         Name types[] = {intern(e->s->names, "int"), intern(e->s->names, "float")};
         Name nearest = type->dtype ? nearest_name(type->dtype, types, 2) : NULL;
-        if (nearest) diag_help(d, "did you mean `%s`?", nearest);
-        else diag_help(d, "data is `int` or `float`: `%s %s: int[batch, seq]`", word, stmt->name);
+        if (nearest)
+            diag_help(d, "did you mean `%s`?", nearest);
+        else
+            diag_help(d, "data is `int` or `float`: `%s %s: int[batch, seq]`", word, stmt->name);
         return NULL;
     }
     if (!type_shape(e, type, &shape)) return NULL;
@@ -27,7 +32,8 @@ static Tensor *data_tensor(Elaborator *e, const Stmt *stmt, const char *word) {
         diag_help(d, "each sample of a step has its own: `[batch, ...]`");
         return NULL;
     }
-    Tensor *tensor = graph_add_tensor(e->graph, stmt->name, CLASS_DATA, is_int ? DT_I32 : DT_F32, shape, stmt->name_span);
+    Tensor *tensor =
+        graph_add_tensor(e->graph, stmt->name, CLASS_DATA, is_int ? DT_I32 : DT_F32, shape, stmt->name_span);
     map_put(e->arena, &e->paths, stmt->name, tensor);
     return tensor;
 }
@@ -71,22 +77,24 @@ static bool target_next(Elaborator *e, const Stmt *stmt, Tensor *tensor) {
         return false;
     }
     if (symbol->kind != SYMBOL_INPUT) {
-        Diag *d = elaborate_error(e, "P0162", name->span, "`%s` is %s, not an input", name->name, symbol_kind_text(symbol->kind));
+        Diag *d = elaborate_error(e, "P0162", name->span, "`%s` is %s, not an input", name->name,
+                                  symbol_kind_text(symbol->kind));
         diag_note(d, symbol->span, "declared here");
         return false;
     }
     if (!tensor || !symbol->tensor) return false;
     const Tensor *of = symbol->tensor;
     if (!shape_equal(&of->shape, &tensor->shape) || of->dtype != DT_I32 || tensor->dtype != DT_I32) {
-        Diag *d = elaborate_error(e, "P0263", stmt->head, "`%s` is %s%s, but `%s`, of which it is the next, is %s%s", stmt->name,
-                                  dtype_name[tensor->dtype], shape_text(e->arena, &tensor->shape), of->name, dtype_name[of->dtype],
-                                  shape_text(e->arena, &of->shape));
+        Diag *d = elaborate_error(e, "P0263", stmt->head, "`%s` is %s%s, but `%s`, of which it is the next, is %s%s",
+                                  stmt->name, dtype_name[tensor->dtype], shape_text(e->arena, &tensor->shape), of->name,
+                                  dtype_name[of->dtype], shape_text(e->arena, &of->shape));
         diag_help(d, "both are `int` with the same dimensions in the same order");
         return false;
     }
     Dim *last = of->shape.dims[of->shape.n - 1];
     if (last->is_batch) {
-        Diag *d = elaborate_error(e, "P0263", stmt->head, "`next` shifts along the last dimension, and that is `batch`");
+        Diag *d =
+            elaborate_error(e, "P0263", stmt->head, "`next` shifts along the last dimension, and that is `batch`");
         diag_help(d, "give `%s` a sequence: `int[batch, seq]`", of->name);
         return false;
     }
@@ -134,7 +142,8 @@ void target_statement(Elaborator *e, const Stmt *stmt) {
     declare_data(e, stmt, tensor);
 }
 
-/* ---- weights ---------------------------------------------------------------------------------------------------------- */
+/* ---- weights
+ * ---------------------------------------------------------------------------------------------------------- */
 
 /* The same under every plan: a hash (FNV-1a) of the logical name. */
 static uint32_t name_key(Name name) {
@@ -146,14 +155,17 @@ static uint32_t name_key(Name name) {
 static bool initial_arguments(Elaborator *e, const Expr *call, int wanted, double *out) {
     const char *name = call->args.at[0]->name;
     if (call->call.n != wanted) {
-        Diag *d = elaborate_error(e, "P0264", call->span, "`%s` takes %d number%s, not %d", name, wanted, wanted == 1 ? "" : "s", call->call.n);
+        Diag *d = elaborate_error(e, "P0264", call->span, "`%s` takes %d number%s, not %d", name, wanted,
+                                  wanted == 1 ? "" : "s", call->call.n);
         diag_help(d, wanted == 1 ? "`normal(0.02)`: the standard deviation" : "`uniform(-0.1, 0.1)`: the bounds");
         return false;
     }
     bool ok = true;
     for (int i = 0; i < wanted; i++) {
         bool whole = false;
-        ok = expr_number(e, call->call.at[i].value, arena_printf(e->arena, "an argument of `%s`", name), &out[i], &whole) && ok;
+        ok = expr_number(e, call->call.at[i].value, arena_printf(e->arena, "an argument of `%s`", name), &out[i],
+                         &whole) &&
+             ok;
     }
     return ok;
 }
@@ -172,7 +184,9 @@ static bool initial_value(Elaborator *e, const Expr *expr, Init *init) {
             init->a = numbers[0];
             init->b = numbers[1];
             if (init->kind == INIT_NORMAL ? init->a >= 0 : init->a <= init->b) return true;
-            elaborate_error(e, "P0264", expr->span, word == 0 ? "a standard deviation of %g" : "bounds %g and %g in the wrong order", init->a, init->b);
+            elaborate_error(e, "P0264", expr->span,
+                            word == 0 ? "a standard deviation of %g" : "bounds %g and %g in the wrong order", init->a,
+                            init->b);
             return false;
         }
         if (word >= 2 && word < 4 && expr->kind == EXPR_NAME) {
@@ -180,14 +194,18 @@ static bool initial_value(Elaborator *e, const Expr *expr, Init *init) {
             init->a = word == 3;
             return true;
         }
-        bool known = map_get(&e->program->constants, name->name) != NULL || (expr->kind == EXPR_CALL && op_find(name->name) < OP_COUNT);
+        bool known = map_get(&e->program->constants, name->name) != NULL ||
+                     (expr->kind == EXPR_CALL && op_find(name->name) < OP_COUNT);
         if (!known) {
             Name candidates[4];
             for (int i = 0; i < 4; i++) candidates[i] = intern(e->s->names, words[i]);
-            Diag *d = elaborate_error(e, "P0264", expr->span, word < 4 ? "`%s` is used another way" : "there is no initial value `%s`", name->name);
+            Diag *d =
+                elaborate_error(e, "P0264", expr->span,
+                                word < 4 ? "`%s` is used another way" : "there is no initial value `%s`", name->name);
             if (word < 4 || !nearest_name(name->name, candidates, 4))
                 diag_help(d, "weights start as `normal(0.02)`, `uniform(-0.1, 0.1)`, `zeros`, `ones` or a number");
-            else help_candidates(e, d, name->name, name->span, candidates, 4);
+            else
+                help_candidates(e, d, name->name, name->span, candidates, 4);
             return false;
         }
     }
@@ -202,7 +220,8 @@ static Name weight_group(Elaborator *e, Name name) {
     bool bias = strcmp(name, "bias") == 0 || strcmp(name, "b") == 0 || strncmp(name, "b_", 2) == 0 ||
                 (n == 2 && name[0] == 'b') || (n > 5 && strcmp(name + n - 5, "_bias") == 0);
     if (bias) return intern(e->s->names, "bias");
-    bool norm = e->scope->decl->kind == STMT_LAYER && n_layer >= 4 && strcmp(e->scope->decl->name + n_layer - 4, "norm") == 0;
+    bool norm =
+        e->scope->decl->kind == STMT_LAYER && n_layer >= 4 && strcmp(e->scope->decl->name + n_layer - 4, "norm") == 0;
     return norm ? intern(e->s->names, "norm") : NULL;
 }
 
@@ -236,7 +255,8 @@ static bool weight_shape(Elaborator *e, const Stmt *stmt, Shape *own, Shape *who
         return false;
     }
     if (stmt->type.dtype) {
-        Diag *d = elaborate_error(e, "P0261", stmt->type.span, "a weight has no element type: `precision` in the plan decides it");
+        Diag *d = elaborate_error(e, "P0261", stmt->type.span,
+                                  "a weight has no element type: `precision` in the plan decides it");
         diag_help(d, "leave `%s` out", stmt->type.dtype);
         return false;
     }
@@ -251,9 +271,11 @@ static bool weight_shape(Elaborator *e, const Stmt *stmt, Shape *own, Shape *who
     add_frame_dims(whole, e->frame);
     for (int i = 0; i < own->n; i++) {
         if (own->dims[i]->is_batch || shape_find(whole, own->dims[i]) >= 0) {
-            Diag *d = elaborate_error(e, "P0251", stmt->type.span, own->dims[i]->is_batch ? "a weight cannot have dimension `%s`" :
-                                      "`%s` stands inside `repeat %s`: that dimension is its first already", own->dims[i]->is_batch ? "batch" : stmt->name,
-                                      own->dims[i]->name);
+            Diag *d = elaborate_error(e, "P0251", stmt->type.span,
+                                      own->dims[i]->is_batch
+                                          ? "a weight cannot have dimension `%s`"
+                                          : "`%s` stands inside `repeat %s`: that dimension is its first already",
+                                      own->dims[i]->is_batch ? "batch" : stmt->name, own->dims[i]->name);
             diag_help(d, "leave `%s` out", own->dims[i]->name);
             return false;
         }
@@ -275,7 +297,8 @@ void weight_statement(Elaborator *e, const Stmt *stmt) {
     }
     Symbol *symbol = scope_declare(e, stmt->name, SYMBOL_WEIGHT, stmt->name_span, poison());
     if (!ok || !symbol) return;
-    Tensor *tensor = graph_add_tensor(e->graph, path_unique(e, e->scope->path, stmt->name), CLASS_WEIGHT, DT_F32, whole, stmt->name_span);
+    Tensor *tensor = graph_add_tensor(e->graph, path_unique(e, e->scope->path, stmt->name), CLASS_WEIGHT, DT_F32, whole,
+                                      stmt->name_span);
     tensor->group = weight_group(e, stmt->name);
     tensor->is_gain = own.n <= 1 || tensor->group != NULL;
     init.weight = tensor;

@@ -6,8 +6,8 @@
 #include "graph/elaborate.h"
 
 typedef struct Argument {
-    const Arg *arg; /* NULL: not given */
-    Value value;    /* of all but arrows */
+    const Arg *arg;     /* NULL: not given */
+    Value value;        /* of all but arrows */
     Value to[MAX_RANK]; /* of arrows: the right side; `value` is the left one */
     int n_to;
 } Argument;
@@ -20,7 +20,8 @@ typedef struct Binder {
     bool ok;
 } Binder;
 
-/* ---- the header of a layer, for messages --------------------------------------------------------------------------- */
+/* ---- the header of a layer, for messages ---------------------------------------------------------------------------
+ */
 
 static void type_text(const TypeExpr *type, Text *text) {
     text_printf(text, ": %s[%s", type->dtype ? type->dtype : "", type->has_dots ? "..." : "");
@@ -36,7 +37,8 @@ static void arrow_text(const Param *param, Text *text) {
         text_puts(text, to->name ? to->name : "?");
         return;
     }
-    for (int i = 0; i < to->args.n; i++) text_printf(text, "%s%s", i ? ", " : "(", to->args.at[i]->name ? to->args.at[i]->name : "?");
+    for (int i = 0; i < to->args.n; i++)
+        text_printf(text, "%s%s", i ? ", " : "(", to->args.at[i]->name ? to->args.at[i]->name : "?");
     text_puts(text, ")");
 }
 
@@ -54,7 +56,8 @@ static const char *layer_header(Elaborator *e, const Stmt *layer) {
     return text.at;
 }
 
-/* ---- evaluating the arguments, in the caller's scope ------------------------------------------------------------------ */
+/* ---- evaluating the arguments, in the caller's scope
+ * ------------------------------------------------------------------ */
 
 static void argument_arrow(Binder *k, const Param *param, Argument *a) {
     Elaborator *e = k->e;
@@ -63,7 +66,8 @@ static void argument_arrow(Binder *k, const Param *param, Argument *a) {
         Text text = {.arena = e->arena};
         text_printf(&text, "%s", param->name);
         arrow_text(param, &text);
-        Diag *d = elaborate_error(e, "P0163", expr->span, "`%s` of `%s` is given as `%s`", param->name, k->layer->name, text.at);
+        Diag *d = elaborate_error(e, "P0163", expr->span, "`%s` of `%s` is given as `%s`", param->name, k->layer->name,
+                                  text.at);
         diag_help(d, "write the input dimension, an arrow and what it becomes, as in `embed -> ffn`");
         k->ok = false;
         return;
@@ -72,8 +76,8 @@ static void argument_arrow(Binder *k, const Param *param, Argument *a) {
     int wanted = param->arrow_to->kind == EXPR_TUPLE ? param->arrow_to->args.n : 1;
     a->n_to = to->kind == EXPR_TUPLE ? to->args.n : 1;
     if (a->n_to != wanted || wanted > MAX_RANK) {
-        Diag *d = elaborate_error(e, "P0163", to->span, "`%s` takes %d dimension%s after the arrow, not %d", k->layer->name, wanted,
-                                  wanted == 1 ? "" : "s", a->n_to);
+        Diag *d = elaborate_error(e, "P0163", to->span, "`%s` takes %d dimension%s after the arrow, not %d",
+                                  k->layer->name, wanted, wanted == 1 ? "" : "s", a->n_to);
         diag_note(d, param->span, "declared here");
         k->ok = false;
         return;
@@ -97,10 +101,13 @@ static void argument_unknown(Binder *k, const Arg *arg) {
     Name names[64];
     int n = 0;
     for (int i = 0; i < k->layer->params.n && n < 64; i++) names[n++] = k->layer->params.at[i].name;
-    Diag *d = elaborate_error(e, "P0156", arg->name_span, arg->is_over ? "layer `%s` takes no `over`" : "layer `%s` has no parameter `%s`",
+    Diag *d = elaborate_error(e, "P0156", arg->name_span,
+                              arg->is_over ? "layer `%s` takes no `over`" : "layer `%s` has no parameter `%s`",
                               k->layer->name, arg->name);
-    if (!arg->is_over && nearest_name(arg->name, names, n)) help_candidates(e, d, arg->name, arg->name_span, names, n);
-    else diag_help(d, "it is declared as `%s`", layer_header(e, k->layer));
+    if (!arg->is_over && nearest_name(arg->name, names, n))
+        help_candidates(e, d, arg->name, arg->name_span, names, n);
+    else
+        diag_help(d, "it is declared as `%s`", layer_header(e, k->layer));
     k->ok = false;
 }
 
@@ -109,7 +116,8 @@ static void argument_take(Binder *k, int i, const Arg *arg) {
     const Param *param = &k->layer->params.at[i];
     Argument *a = &k->arguments[i];
     if (a->arg) {
-        elaborate_error(e, "P0157", arg->name ? arg->name_span : arg->value->span, "`%s` of `%s` is given twice", param->name, k->layer->name);
+        elaborate_error(e, "P0157", arg->name ? arg->name_span : arg->value->span, "`%s` of `%s` is given twice",
+                        param->name, k->layer->name);
         k->ok = false;
         return;
     }
@@ -119,7 +127,8 @@ static void argument_take(Binder *k, int i, const Arg *arg) {
         return;
     }
     if (arg->value->kind == EXPR_ARROW) {
-        Diag *d = elaborate_error(e, "P0163", arg->value->span, "`%s` of `%s` takes no arrow", param->name, k->layer->name);
+        Diag *d =
+            elaborate_error(e, "P0163", arg->value->span, "`%s` of `%s` takes no arrow", param->name, k->layer->name);
         diag_note(d, param->span, "declared here");
         k->ok = false;
         return;
@@ -140,8 +149,8 @@ static void arguments_sort(Binder *k) {
             argument_unknown(k, arg);
             if (!arg->is_over) expr_value(e, arg->value);
         } else if (too_many++ == 0) {
-            Diag *d = elaborate_error(e, "P0159", arg->value->span, "layer `%s` takes %d argument%s", k->layer->name, k->layer->params.n,
-                                      k->layer->params.n == 1 ? "" : "s");
+            Diag *d = elaborate_error(e, "P0159", arg->value->span, "layer `%s` takes %d argument%s", k->layer->name,
+                                      k->layer->params.n, k->layer->params.n == 1 ? "" : "s");
             diag_help(d, "it is declared as `%s`", layer_header(e, k->layer));
             k->ok = false;
         }
@@ -149,14 +158,16 @@ static void arguments_sort(Binder *k) {
     for (int i = 0; i < k->layer->params.n; i++) {
         const Param *param = &k->layer->params.at[i];
         if (k->arguments[i].arg || param->value) continue;
-        Diag *d = elaborate_error(e, "P0160", k->call->span, "`%s` lacks its argument `%s`", k->layer->name, param->name);
+        Diag *d =
+            elaborate_error(e, "P0160", k->call->span, "`%s` lacks its argument `%s`", k->layer->name, param->name);
         diag_help(d, "it is declared as `%s`", layer_header(e, k->layer));
         k->ok = false;
         return;
     }
 }
 
-/* ---- binding the parameters, in the layer's scope --------------------------------------------------------------------- */
+/* ---- binding the parameters, in the layer's scope
+ * --------------------------------------------------------------------- */
 
 /* Whether a pattern or an arrow of the layer uses the name: then it must be a dimension. */
 static bool names_dimension(const Stmt *layer, Name name) {
@@ -173,7 +184,8 @@ static bool bind_dimension(Binder *k, Name name, Span declared, Value v, Span sp
     if (v.kind == VALUE_NUMBER && v.is_integer && v.number >= 1)
         v = (Value){.kind = VALUE_DIM, .dim = dim_declare(e, name, (int64_t)v.number, NULL, span)};
     if (v.kind != VALUE_DIM) {
-        Diag *d = elaborate_error(e, "P0164", span, "`%s` of `%s` is a dimension or a size, not %s", name, k->layer->name, value_text(e, &v));
+        Diag *d = elaborate_error(e, "P0164", span, "`%s` of `%s` is a dimension or a size, not %s", name,
+                                  k->layer->name, value_text(e, &v));
         diag_note(d, declared, "declared here");
         return false;
     }
@@ -195,18 +207,23 @@ static bool bind_tensor(Binder *k, const Param *param, const Argument *a) {
     Elaborator *e = k->e;
     Span span = a->arg->value->span;
     Value v = a->value;
-    if (v.kind == VALUE_NONE && param->value) return scope_declare(e, param->name, SYMBOL_PARAMETER, param->span, v) != NULL;
+    if (v.kind == VALUE_NONE && param->value)
+        return scope_declare(e, param->name, SYMBOL_PARAMETER, param->span, v) != NULL;
     if (v.kind != VALUE_TENSOR) {
-        Diag *d = elaborate_error(e, "P0164", span, "`%s` of `%s` is a tensor, not %s", param->name, k->layer->name, value_text(e, &v));
+        Diag *d = elaborate_error(e, "P0164", span, "`%s` of `%s` is a tensor, not %s", param->name, k->layer->name,
+                                  value_text(e, &v));
         diag_note(d, param->span, "declared here");
         return false;
     }
     bool wants_int = param->type.dtype && strcmp(param->type.dtype, "int") == 0;
     bool wants_bool = param->type.dtype && strcmp(param->type.dtype, "bool") == 0;
-    bool fits = wants_int ? v.node->dtype == DT_I32 : wants_bool ? v.node->dtype == DT_BOOL : dtype_is_float(v.node->dtype);
+    bool fits = wants_int    ? v.node->dtype == DT_I32
+                : wants_bool ? v.node->dtype == DT_BOOL
+                             : dtype_is_float(v.node->dtype);
     if (!fits && (param->type.dtype || v.node->dtype != DT_I32)) {
-        Diag *d = elaborate_error(e, "P0164", span, "`%s` of `%s` is a tensor of %s, not of %s", param->name, k->layer->name,
-                                  param->type.dtype ? param->type.dtype : "float", dtype_name[v.node->dtype]);
+        Diag *d =
+            elaborate_error(e, "P0164", span, "`%s` of `%s` is a tensor of %s, not of %s", param->name, k->layer->name,
+                            param->type.dtype ? param->type.dtype : "float", dtype_name[v.node->dtype]);
         diag_note(d, param->span, "declared here");
         return false;
     }
@@ -220,9 +237,12 @@ static bool bind_given(Binder *k) {
         const Param *param = &k->layer->params.at[i];
         const Argument *a = &k->arguments[i];
         if (!a->arg || param->type.present) continue;
-        if (param->arrow_to) ok = bind_arrow(k, param, a) && ok;
-        else if (names_dimension(k->layer, param->name)) ok = bind_dimension(k, param->name, param->span, a->value, a->arg->value->span) && ok;
-        else ok = scope_declare(e, param->name, SYMBOL_PARAMETER, param->span, a->value) && ok;
+        if (param->arrow_to)
+            ok = bind_arrow(k, param, a) && ok;
+        else if (names_dimension(k->layer, param->name))
+            ok = bind_dimension(k, param->name, param->span, a->value, a->arg->value->span) && ok;
+        else
+            ok = scope_declare(e, param->name, SYMBOL_PARAMETER, param->span, a->value) && ok;
     }
     for (int i = 0; ok && i < k->layer->params.n; i++) {
         const Param *param = &k->layer->params.at[i];
@@ -237,12 +257,14 @@ static bool bind_given(Binder *k) {
     return ok;
 }
 
-/* ---- the call --------------------------------------------------------------------------------------------------------- */
+/* ---- the call
+ * --------------------------------------------------------------------------------------------------------- */
 
 static bool is_recursive(Elaborator *e, const Expr *call, const Stmt *layer) {
     for (const Scope *scope = e->scope; scope; scope = scope->caller) {
         if (scope->decl != layer) continue;
-        Diag *d = elaborate_error(e, "P0165", call->args.at[0]->span, "layer `%s` calls itself: it would never end", layer->name);
+        Diag *d = elaborate_error(e, "P0165", call->args.at[0]->span, "layer `%s` calls itself: it would never end",
+                                  layer->name);
         diag_help(d, "`repeat` over a dimension runs a body several times");
         return true;
     }
@@ -261,7 +283,8 @@ static Value layer_result(Elaborator *e, const Expr *call, const Scope *scope) {
 
 Value layer_call(Elaborator *e, const Expr *call, const Value *callee) {
     const Stmt *layer = callee->layer;
-    Binder k = {.e = e, .call = call, .layer = layer, .arguments = NEW_N(e->arena, Argument, layer->params.n + 1), .ok = true};
+    Binder k = {
+        .e = e, .call = call, .layer = layer, .arguments = NEW_N(e->arena, Argument, layer->params.n + 1), .ok = true};
     arguments_sort(&k);
     if (!k.ok || is_recursive(e, call, layer)) return poison();
     Scope scope = scope_new(e, callee->file, layer, call->span);

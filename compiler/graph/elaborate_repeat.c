@@ -5,7 +5,8 @@
  * reads from outside becomes a capture on first use. */
 #include "graph/elaborate.h"
 
-/* ---- what is carried ----------------------------------------------------------------------------------------------- */
+/* ---- what is carried -----------------------------------------------------------------------------------------------
+ */
 
 typedef VEC(Name) NameList;
 
@@ -20,7 +21,8 @@ static void assigned_names(Elaborator *e, const StmtList *body, NameList *list) 
         const Stmt *stmt = body->at[i];
         if (stmt->kind == STMT_ASSIGN && stmt->names.n > 1)
             for (int k = 0; k < stmt->names.n; k++) add_name(e, list, stmt->names.at[k]);
-        else if (stmt->kind == STMT_ASSIGN && stmt->name) add_name(e, list, stmt->name);
+        else if (stmt->kind == STMT_ASSIGN && stmt->name)
+            add_name(e, list, stmt->name);
         assigned_names(e, &stmt->body, list);
         assigned_names(e, &stmt->otherwise, list);
     }
@@ -29,7 +31,8 @@ static void assigned_names(Elaborator *e, const StmtList *body, NameList *list) 
 /* The value that a name has before the repeat, as a node of the parent region; NULL when it is not carried. */
 static Node *initial_value(Elaborator *e, Symbol *symbol) {
     Value *v = &symbol->value;
-    if (symbol->kind != SYMBOL_VARIABLE && symbol->kind != SYMBOL_PARAMETER) return NULL; /* reported where it is assigned */
+    if (symbol->kind != SYMBOL_VARIABLE && symbol->kind != SYMBOL_PARAMETER)
+        return NULL; /* reported where it is assigned */
     if (v->kind == VALUE_POISON || v->kind == VALUE_DIM) return NULL;
     if (v->mask) {
         Diag *d = elaborate_error(e, "P0257", symbol->assigned, "a weighted loss cannot be carried through a repeat");
@@ -41,7 +44,7 @@ static Node *initial_value(Elaborator *e, Symbol *symbol) {
 }
 
 static void open_carries(Elaborator *e, Frame *frame, const NameList *names, Node **initial) {
-    frame->carries = NEW_N(e->arena, struct Carry, names->n + 1);
+    frame->carries = NEW_N(e->arena, Carry, names->n + 1);
     for (int i = 0; i < names->n; i++) {
         if (!initial[i]) continue;
         Symbol *symbol = scope_get(e, names->at[i]);
@@ -49,16 +52,17 @@ static void open_carries(Elaborator *e, Frame *frame, const NameList *names, Nod
         e->b.span = symbol->assigned;
         Node *param = region_add_param(&e->b, frame->region, initial[i]->dtype, initial[i]->shape);
         e->b.name = NULL;
-        frame->carries[frame->n_carries++] = (struct Carry){symbol, initial[i], param};
+        frame->carries[frame->n_carries++] = (Carry){symbol, initial[i], param};
         symbol->value = tensor_value(e, param);
     }
 }
 
-static bool carry_fits(Elaborator *e, const struct Carry *carry, const Node *next) {
+static bool carry_fits(Elaborator *e, const Carry *carry, const Node *next) {
     const Node *param = carry->param;
     bool same = shape_contains(&param->shape, &next->shape) && param->shape.n == next->shape.n;
     if (same && param->dtype == next->dtype) return true;
-    Diag *d = elaborate_error(e, "P0260", carry->symbol->assigned, "`%s` is carried from round to round as %s%s, but a round makes it %s%s",
+    Diag *d = elaborate_error(e, "P0260", carry->symbol->assigned,
+                              "`%s` is carried from round to round as %s%s, but a round makes it %s%s",
                               carry->symbol->name, dtype_name[param->dtype], shape_text(e->arena, &param->shape),
                               dtype_name[next->dtype], shape_text(e->arena, &next->shape));
     diag_note(d, carry->symbol->span, "first defined here");
@@ -66,7 +70,8 @@ static bool carry_fits(Elaborator *e, const struct Carry *carry, const Node *nex
     return false;
 }
 
-/* ---- closing ------------------------------------------------------------------------------------------------------- */
+/* ---- closing -------------------------------------------------------------------------------------------------------
+ */
 
 /* Parameters came in the order of their first use; the region wants carries, slices, captures. */
 static Node **order_params(Elaborator *e, Frame *frame) {
@@ -94,7 +99,7 @@ static Node **close_results(Elaborator *e, Frame *frame) {
     Node **results = NEW_N(e->arena, Node *, frame->n_carries + frame->stacked.n + 1);
     bool ok = true;
     for (int i = 0; i < frame->n_carries; i++) {
-        const struct Carry *carry = &frame->carries[i];
+        const Carry *carry = &frame->carries[i];
         results[i] = value_node(e, &carry->symbol->value, carry->param->dtype, carry->symbol->assigned);
         if (results[i] && carry->symbol->value.mask) {
             elaborate_error(e, "P0257", carry->symbol->assigned, "a weighted loss cannot be carried through a repeat");
@@ -109,7 +114,7 @@ static Node **close_results(Elaborator *e, Frame *frame) {
 /* What was handed out of each round: summed for the loss, the mean for the log. */
 static void hand_out_stacked(Elaborator *e, Frame *frame, Node *node) {
     for (int i = 0; i < frame->stacked.n; i++) {
-        const struct Stacked *stacked = &frame->stacked.at[i];
+        const Stacked *stacked = &frame->stacked.at[i];
         e->b.span = stacked->span;
         Node *value = build_result(&e->b, node, frame->n_carries + i);
         AttrValue attrs[6] = {{.dims = shape_of(&frame->region->dim, 1)}};
@@ -133,13 +138,13 @@ static void close_repeat(Elaborator *e, Frame *frame, const Stmt *stmt) {
     if (results && frame->n_carries + frame->stacked.n > 0) {
         Node **inputs = order_params(e, frame);
         e->b.span = stmt->head;
-        node = region_close(&e->b, frame->region, inputs, frame->n_carries, frame->slice_params.n, frame->capture_params.n,
-                            results, frame->stacked.n);
+        node = region_close(&e->b, frame->region, inputs, frame->n_carries, frame->slice_params.n,
+                            frame->capture_params.n, results, frame->stacked.n);
         if (node->op == OP_POISON) node = NULL;
     }
     e->b.region = frame->region->parent;
     for (int i = 0; i < frame->n_carries; i++) {
-        const struct Carry *carry = &frame->carries[i];
+        const Carry *carry = &frame->carries[i];
         e->b.span = stmt->head;
         e->b.name = carry->symbol->name;
         carry->symbol->value = node ? tensor_value(e, build_result(&e->b, node, i)) : poison();
@@ -148,7 +153,8 @@ static void close_repeat(Elaborator *e, Frame *frame, const Stmt *stmt) {
     if (node) hand_out_stacked(e, frame, node);
 }
 
-/* ---- the statement -------------------------------------------------------------------------------------------------- */
+/* ---- the statement --------------------------------------------------------------------------------------------------
+ */
 
 /* The dimension is unknown: what the body would have changed is unknown too. */
 static void skip_repeat(Elaborator *e, const NameList *names) {
@@ -199,13 +205,15 @@ void repeat_statement(Elaborator *e, const Stmt *stmt) {
     statements(e, &stmt->body);
     e->scope->path = path;
     if (!carries && frame->stacked.n == 0 && !e->scope->poisoned) {
-        Diag *d = elaborate_error(e, "P0173", stmt->head, "`repeat %s` changes nothing: no name from before it is assigned in it", local->name);
+        Diag *d = elaborate_error(e, "P0173", stmt->head,
+                                  "`repeat %s` changes nothing: no name from before it is assigned in it", local->name);
         diag_help(d, "define what it builds up before it: `x = ...`, then `x = x + ...` inside");
     }
     close_repeat(e, frame, stmt);
 }
 
-/* ---- results of the model ------------------------------------------------------------------------------------------- */
+/* ---- results of the model -------------------------------------------------------------------------------------------
+ */
 
 void result_add(Elaborator *e, const char *name, Node *node, Span span) {
     Name logical = intern(e->s->names, name);
@@ -215,8 +223,10 @@ void result_add(Elaborator *e, const char *name, Node *node, Span span) {
 
 void result_hand_out(Elaborator *e, Node *node, Name log, Span span) {
     if (e->frame) {
-        if (node->shape.n == MAX_RANK) elaborate_error(e, "P0252", span, "more than %d dimensions, with that of the repeat", MAX_RANK);
-        else vec_push(e->arena, &e->frame->stacked, (struct Stacked){node, log, span});
+        if (node->shape.n == MAX_RANK)
+            elaborate_error(e, "P0252", span, "more than %d dimensions, with that of the repeat", MAX_RANK);
+        else
+            vec_push(e->arena, &e->frame->stacked, (Stacked){node, log, span});
         return;
     }
     if (log) {

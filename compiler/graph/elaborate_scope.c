@@ -25,7 +25,8 @@ Diag *elaborate_error(Elaborator *e, const char *code, Span span, const char *fo
     Span site = elaborate_site(e, span);
     Diag *d = diag_error(e->s, code, site, "%s", message);
     const Span whole = e->scope->decl->span;
-    if (site.file != span.file || site.lo != span.lo) diag_note(d, span, "inside `%s` of the standard library", e->scope->decl->name);
+    if (site.file != span.file || site.lo != span.lo)
+        diag_note(d, span, "inside `%s` of the standard library", e->scope->decl->name);
     else if (e->scope->caller && span.file == whole.file && span.lo >= whole.lo && span.hi <= whole.hi)
         diag_note(d, e->scope->call, "in this call of `%s`", e->scope->decl->name);
     return d;
@@ -63,7 +64,8 @@ const char *value_text(Elaborator *e, const Value *v) {
 /* ---- symbols -------------------------------------------------------------------------------------------------- */
 
 const char *symbol_kind_text(SymbolKind kind) {
-    static const char *const text[] = {"a dimension", "an input", "a weight", "a parameter", "a variable", "a layer's index"};
+    static const char *const text[] = {"a dimension", "an input",   "a weight",
+                                       "a parameter", "a variable", "a layer's index"};
     return text[kind];
 }
 
@@ -73,9 +75,7 @@ Scope scope_new(Elaborator *e, const Ast *file, const Stmt *decl, Span call) {
     return scope;
 }
 
-static Symbol *scope_any(const Elaborator *e, Name name) {
-    return e->scope ? map_get(&e->scope->symbols, name) : NULL;
-}
+static Symbol *scope_any(const Elaborator *e, Name name) { return e->scope ? map_get(&e->scope->symbols, name) : NULL; }
 
 Symbol *scope_get(const Elaborator *e, Name name) {
     Symbol *symbol = scope_any(e, name);
@@ -114,7 +114,8 @@ static void add_scope_names(Elaborator *e, NameList *list, Name word) {
         if (!symbol->gone_from) add_candidate(e, list, word, symbol->name);
     }
     add_candidate(e, list, word, e->batch->name);
-    for (int i = 0; i < e->program->constants.n; i++) add_candidate(e, list, word, e->program->constants.entries[i].key);
+    for (int i = 0; i < e->program->constants.n; i++)
+        add_candidate(e, list, word, e->program->constants.entries[i].key);
     static const char *const words[] = {"true", "false", "none"};
     for (int i = 0; i < 3; i++) add_candidate(e, list, word, intern(e->s->names, words[i]));
 }
@@ -141,18 +142,22 @@ void name_unknown(Elaborator *e, Name name, Span span) {
     if (unknown_silent(e, name)) return;
     const Symbol *gone = scope_any(e, name);
     if (gone) {
-        Diag *d = elaborate_error(e, "P0152", span, "`%s` is not visible here: it is first defined inside `repeat %s`", name,
-                                  gone->gone_from);
+        Diag *d = elaborate_error(e, "P0152", span, "`%s` is not visible here: it is first defined inside `repeat %s`",
+                                  name, gone->gone_from);
         diag_note(d, gone->span, "defined here, anew in each round");
-        diag_help(d, "define `%s` before the repeat: then it is carried from round to round and visible after it", name);
+        diag_help(d, "define `%s` before the repeat: then it is carried from round to round and visible after it",
+                  name);
         return;
     }
     NameList names = {0};
     add_scope_names(e, &names, name);
     Diag *d = elaborate_error(e, "P0150", span, "`%s` is unknown", name);
     if (!nearest_name(name, names.at, names.n)) add_function_names(e, &names, name);
-    if (nearest_name(name, names.at, names.n)) help_candidates(e, d, name, span, names.at, names.n);
-    else diag_help(d, "declare it before this line: `dim %s = ...`, `weight %s: [...] = ...` or `%s = ...`", name, name, name);
+    if (nearest_name(name, names.at, names.n))
+        help_candidates(e, d, name, span, names.at, names.n);
+    else
+        diag_help(d, "declare it before this line: `dim %s = ...`, `weight %s: [...] = ...` or `%s = ...`", name, name,
+                  name);
 }
 
 /* ---- functions -------------------------------------------------------------------------------------------------- */
@@ -220,9 +225,12 @@ static void layer_unknown(Elaborator *e, const Expr *callee) {
                 vec_push(e->arena, &names, e->program->imported.entries[i].key);
             Diag *d = elaborate_error(e, "P0153", head->span, "`%s` is not imported", head->name);
             const char *meant = imported_layer(e, callee->name);
-            if (meant) diag_help(d, "did you mean `%s`?", meant);
-            else if (nearest_name(head->name, names.at, names.n)) help_candidates(e, d, head->name, head->span, names.at, names.n);
-            else diag_help(d, "add a line `import %s` at the top", head->name);
+            if (meant)
+                diag_help(d, "did you mean `%s`?", meant);
+            else if (nearest_name(head->name, names.at, names.n))
+                help_candidates(e, d, head->name, head->span, names.at, names.n);
+            else
+                diag_help(d, "add a line `import %s` at the top", head->name);
         } else {
             elaborate_error(e, "P0153", callee->span, "this is not the name of a layer or an operator");
         }
@@ -239,7 +247,8 @@ Value callee_value(Elaborator *e, const Expr *callee) {
     if (callee->kind == EXPR_ERROR) return poison();
     if (callee->kind == EXPR_NAME) {
         const Symbol *symbol = scope_get(e, callee->name);
-        if (symbol && (symbol->value.kind == VALUE_FUNCTION || symbol->value.kind == VALUE_POISON)) return symbol->value;
+        if (symbol && (symbol->value.kind == VALUE_FUNCTION || symbol->value.kind == VALUE_POISON))
+            return symbol->value;
         Value function = find_function(e, callee);
         if (function.kind == VALUE_FUNCTION) return function;
         if (symbol) {
@@ -253,9 +262,12 @@ Value callee_value(Elaborator *e, const Expr *callee) {
         add_function_names(e, &names, callee->name);
         const char *meant = imported_layer(e, callee->name);
         Diag *d = elaborate_error(e, "P0153", callee->span, "there is no operator or layer `%s`", callee->name);
-        if (meant) diag_help(d, "did you mean `%s`?", meant);
-        else if (nearest_name(callee->name, names.at, names.n)) help_candidates(e, d, callee->name, callee->span, names.at, names.n);
-        else diag_help(d, "`plc ops` lists the operators; layers of the library are written `nn.%s`", callee->name);
+        if (meant)
+            diag_help(d, "did you mean `%s`?", meant);
+        else if (nearest_name(callee->name, names.at, names.n))
+            help_candidates(e, d, callee->name, callee->span, names.at, names.n);
+        else
+            diag_help(d, "`plc ops` lists the operators; layers of the library are written `nn.%s`", callee->name);
         return poison();
     }
     Value function = find_function(e, callee);

@@ -2,7 +2,8 @@
  * (elaborate_inputs.c). */
 #include "graph/elaborate.h"
 
-/* ---- assignments -------------------------------------------------------------------------------------------------- */
+/* ---- assignments --------------------------------------------------------------------------------------------------
+ */
 
 static void assign(Elaborator *e, Name name, Span span, Value v) {
     if (v.kind == VALUE_TENSOR && !v.node->name && v.node->op != OP_PARAM) v.node->name = name;
@@ -11,9 +12,11 @@ static void assign(Elaborator *e, Name name, Span span, Value v) {
         scope_declare(e, name, SYMBOL_VARIABLE, span, v);
         return;
     }
-    bool is_variable = symbol->kind == SYMBOL_VARIABLE || (symbol->kind == SYMBOL_PARAMETER && symbol->value.kind != VALUE_DIM);
+    bool is_variable =
+        symbol->kind == SYMBOL_VARIABLE || (symbol->kind == SYMBOL_PARAMETER && symbol->value.kind != VALUE_DIM);
     if (!is_variable) {
-        Diag *d = elaborate_error(e, "P0161", span, "`%s` is %s: nothing can be assigned to it", name, symbol_kind_text(symbol->kind));
+        Diag *d = elaborate_error(e, "P0161", span, "`%s` is %s: nothing can be assigned to it", name,
+                                  symbol_kind_text(symbol->kind));
         diag_note(d, symbol->span, "declared here");
         diag_help(d, "use another name for the new value");
         return;
@@ -63,7 +66,8 @@ static void assign_statement(Elaborator *e, const Stmt *stmt) {
     }
     if (is_model(e) && strcmp(stmt->name, "loss") == 0) assign_loss(e, stmt, &v);
     if (strcmp(stmt->name, "dim") == 0 && v.kind == VALUE_NUMBER) {
-        Diag *d = elaborate_error(e, "P0161", stmt->name_span, "`dim` declares nothing here: a name is missing after it");
+        Diag *d =
+            elaborate_error(e, "P0161", stmt->name_span, "`dim` declares nothing here: a name is missing after it");
         diag_help(d, "write `dim width = %g`", v.number);
         e->scope->broken = e->scope->poisoned = true;
         return;
@@ -71,7 +75,8 @@ static void assign_statement(Elaborator *e, const Stmt *stmt) {
     assign(e, stmt->name, stmt->name_span, v);
 }
 
-/* ---- the others ------------------------------------------------------------------------------------------------------ */
+/* ---- the others
+ * ------------------------------------------------------------------------------------------------------ */
 
 static void if_statement(Elaborator *e, const Stmt *stmt) {
     Value v = expr_value(e, stmt->value);
@@ -80,9 +85,12 @@ static void if_statement(Elaborator *e, const Stmt *stmt) {
         return;
     }
     if (v.kind != VALUE_BOOL) {
-        Diag *d = elaborate_error(e, "P0169", stmt->value->span, "a condition must be known at compile time, but this is %s", value_text(e, &v));
-        if (v.kind == VALUE_TENSOR) diag_help(d, "choose between the elements of two tensors with `select(condition, x, y)`");
-        else diag_help(d, "compare it: `x != none`, `rate > 0`");
+        Diag *d = elaborate_error(e, "P0169", stmt->value->span,
+                                  "a condition must be known at compile time, but this is %s", value_text(e, &v));
+        if (v.kind == VALUE_TENSOR)
+            diag_help(d, "choose between the elements of two tensors with `select(condition, x, y)`");
+        else
+            diag_help(d, "compare it: `x != none`, `rate > 0`");
         e->scope->poisoned = true;
         return;
     }
@@ -109,7 +117,8 @@ static void hand_out(Elaborator *e, const Stmt *stmt, bool is_log) {
     Node *node = value_node(e, &v, DT_F32, stmt->value->span);
     if (!node) return;
     if (!dtype_is_float(node->dtype)) {
-        elaborate_error(e, "P0168", stmt->value->span, "`%s` takes a tensor of floats, not %s", is_log ? "log" : "auxiliary", value_text(e, &v));
+        elaborate_error(e, "P0168", stmt->value->span, "`%s` takes a tensor of floats, not %s",
+                        is_log ? "log" : "auxiliary", value_text(e, &v));
         return;
     }
     Name name = NULL;
@@ -122,7 +131,8 @@ static void misplaced(Elaborator *e, const Stmt *stmt) {
 }
 
 static void misplaced_data(Elaborator *e, const Stmt *stmt) {
-    Diag *d = elaborate_error(e, "P0171", stmt->head, "`%s` stands in a model, outside every repeat", stmt->kind == STMT_INPUT ? "input" : "target");
+    Diag *d = elaborate_error(e, "P0171", stmt->head, "`%s` stands in a model, outside every repeat",
+                              stmt->kind == STMT_INPUT ? "input" : "target");
     if (e->frame && e->frame->scope == e->scope) diag_note(d, e->frame->head, "the repeat begins here");
 }
 
@@ -134,8 +144,10 @@ static void statement(Elaborator *e, const Stmt *stmt) {
     case STMT_INPUT:
     case STMT_TARGET:
         if (is_model(e) && outer) {
-            if (stmt->kind == STMT_INPUT) input_statement(e, stmt);
-            else target_statement(e, stmt);
+            if (stmt->kind == STMT_INPUT)
+                input_statement(e, stmt);
+            else
+                target_statement(e, stmt);
             break;
         }
         misplaced_data(e, stmt);
@@ -148,7 +160,10 @@ static void statement(Elaborator *e, const Stmt *stmt) {
     case STMT_RETURN: return_statement(e, stmt); break;
     case STMT_AUXILIARY: hand_out(e, stmt, false); break;
     case STMT_LOG: hand_out(e, stmt, true); break;
-    case STMT_NAMES: break; /* read when weights are exchanged with other programs */
+    case STMT_NAMES:
+        diag_note_alone(e->s, "P9000", stmt->head,
+                        "`names` is not built yet: weights are exchanged under their own names");
+        break;
     case STMT_EXPR:
     case STMT_RULE:
     case STMT_GROUP: break; /* refused by the parser */
@@ -161,13 +176,16 @@ void statements(Elaborator *e, const StmtList *list) {
     bool is_library = file && file->is_library && e->scope->caller;
     int errors = diag_count(e->s, SEV_ERROR);
     for (int i = 0; i < list->n; i++) {
-        if (is_library && diag_count(e->s, SEV_ERROR) > errors) { /* the call is at fault: the rest would follow from it */
+        if (is_library &&
+            diag_count(e->s, SEV_ERROR) > errors) { /* the call is at fault: the rest would follow from it */
             e->scope->poisoned = true;
             return;
         }
         if (e->scope->returned) {
-            if (i == 0 || list->at[i - 1]->kind != STMT_RETURN) return; /* a condition returned: the rest is its other case */
-            Diag *d = elaborate_error(e, "P0172", list->at[i]->head, "this is never reached: `return` stands before it");
+            if (i == 0 || list->at[i - 1]->kind != STMT_RETURN)
+                return; /* a condition returned: the rest is its other case */
+            Diag *d =
+                elaborate_error(e, "P0172", list->at[i]->head, "this is never reached: `return` stands before it");
             diag_help(d, "remove it, or move `return` to the end");
             return;
         }

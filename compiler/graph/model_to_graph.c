@@ -1,11 +1,12 @@
 /* From the typed model to its forward graph.
  *
- * In: the model that `train` names, as a syntax tree, and the sizes and parameters that it was given. Out: a ModelGraph,
- * or NULL once its mistakes are reported. The work is in the elaborate_*.c files: scope (names), dims, expr, call, layer,
- * stmt, repeat, inputs, check; see elaborate.h for the idea. */
+ * In: the model that `train` names, as a syntax tree, and the sizes and parameters that it was given. Out: a
+ * ModelGraph, or NULL once its mistakes are reported. The work is in the elaborate_*.c files: scope (names), dims,
+ * expr, call, layer, stmt, repeat, inputs, check; see elaborate.h for the idea. */
 #include "graph/elaborate.h"
 
-/* ---- what the model was given --------------------------------------------------------------------------------------- */
+/* ---- what the model was given ---------------------------------------------------------------------------------------
+ */
 
 static void read_overrides(Elaborator *e) {
     for (int i = 0; i < e->train->model_arguments.n; i++) {
@@ -14,9 +15,7 @@ static void read_overrides(Elaborator *e) {
     }
 }
 
-const Expr *override_take(Elaborator *e, Name name) {
-    return map_get(&e->overrides, name);
-}
+const Expr *override_take(Elaborator *e, Name name) { return map_get(&e->overrides, name); }
 
 static void model_parameters(Elaborator *e) {
     const Stmt *decl = e->scope->decl;
@@ -24,27 +23,32 @@ static void model_parameters(Elaborator *e) {
         const Param *param = &decl->params.at[i];
         if (param->type.present || param->arrow_to) {
             Diag *d = elaborate_error(e, "P0174", param->span, "parameter `%s` of a model is a tensor", param->name);
-            diag_help(d, "a model's tensors are its inputs; parameters are numbers, as in `model %s(dropout = 0)`", decl->name);
+            diag_help(d, "a model's tensors are its inputs; parameters are numbers, as in `model %s(dropout = 0)`",
+                      decl->name);
             scope_declare(e, param->name, SYMBOL_PARAMETER, param->span, poison());
             continue;
         }
         const Expr *expr = override_take(e, param->name);
         if (!expr) expr = param->value;
         Value v = poison();
-        if (expr) v = expr_value(e, expr);
+        if (expr)
+            v = expr_value(e, expr);
         else {
-            Diag *d = elaborate_error(e, "P0174", e->train->model_span, "model `%s` lacks its parameter `%s`", decl->name, param->name);
+            Diag *d = elaborate_error(e, "P0174", e->train->model_span, "model `%s` lacks its parameter `%s`",
+                                      decl->name, param->name);
             diag_help(d, "write `model %s(%s = ...)` in `train`", decl->name, param->name);
         }
         if (v.kind == VALUE_TENSOR || v.kind == VALUE_TUPLE) {
-            elaborate_error(e, "P0174", expr->span, "parameter `%s` is known at compile time, not %s", param->name, value_text(e, &v));
+            elaborate_error(e, "P0174", expr->span, "parameter `%s` is known at compile time, not %s", param->name,
+                            value_text(e, &v));
             v = poison();
         }
         scope_declare(e, param->name, SYMBOL_PARAMETER, param->span, v);
     }
 }
 
-/* ---- what comes out -------------------------------------------------------------------------------------------------- */
+/* ---- what comes out
+ * -------------------------------------------------------------------------------------------------- */
 
 static Node *find_cross_entropy(Node *node, int depth) {
     if (node->op == OP_CROSS_ENTROPY) return node;
@@ -103,7 +107,8 @@ ModelGraph *model_to_graph(Session *s, const Program *program, const Train *trai
     e.b = (Builder){.graph = e.graph, .region = &e.graph->top, .span = decl->head};
     Scope scope = scope_new(&e, train->model_scope, decl, train->model_span);
     e.scope = &scope;
-    LocalDim batch = {.name = intern(s->names, "batch"), .size = train->batch > 0 ? train->batch : 1, .span = train->batch_span};
+    LocalDim batch = {
+        .name = intern(s->names, "batch"), .size = train->batch > 0 ? train->batch : 1, .span = train->batch_span};
     batch.path = batch.full_path = batch.name;
     batch.dim = graph_add_dim(e.graph, batch.name, batch.size, batch.span);
     batch.dim->is_batch = true;

@@ -82,6 +82,15 @@ bool node_is_generator(const Node *node);
 
 void lower_loop_unit(Lowering *l, Unit *unit);
 void lower_node_unit(Lowering *l, Node *node);          /* products, attention, collectives, views, repeats */
+/* out[i] = in[i] over up to LOOP_MAX_AXES axes; with a coordinate, `in` starts coordinate * coordinate_stride further. */
+typedef struct CopySpace {
+    int64_t extent[LOOP_MAX_AXES], from[LOOP_MAX_AXES], to[LOOP_MAX_AXES]; /* strides in elements */
+    int n;
+    Buffer *coordinate; /* or NULL */
+    int64_t coordinate_stride;
+} CopySpace;
+void lower_strided_copy(Lowering *l, const CopySpace *space, DType dtype, BufferRef from, BufferRef to, bool accumulate, Span span);
+/* out (+)= in, element by element; both have the shape of `like`. */
 void lower_copy(Lowering *l, Node *like, const Location *from, const Location *to, bool accumulate);
 void lower_region(Lowering *l, Region *region, bool backward);
 void lower_repeat(Lowering *l, Node *node);

@@ -335,22 +335,32 @@ void lower_loop_unit(Lowering *l, Unit *unit) {
     loop->n_pointers = kernel->n_refs;
 }
 
-/* out = in, element by element; both have the shape of `like`. */
-void lower_copy(Lowering *l, Node *like, const Location *from, const Location *to, bool accumulate) {
-    Kernel *kernel = lower_kernel(l, KERNEL_LOOP, "copy", like->span);
-    int64_t extent[MAX_RANK];
-    for (int i = 0; i < like->shape.n; i++) extent[i] = lower_extent(l, like, like->shape.dims[i]);
-    Unit unit = {.domain = like->shape};
-    Emit e = {.l = l, .unit = &unit, .kernel = kernel, .axes = like->shape, .n_outer = like->shape.n};
-    Loop *loop = loop_new(l->arena, kernel->name, extent, like->shape.n, like->shape.n);
-    loop->span = kernel->span;
-    loop->lanes_outer = like->shape.n > 0;
-    e.b = (LoopBuilder){.arena = l->arena, .loop = loop, .span = like->span};
+void lower_strided_copy(Lowering *l, const CopySpace *space, DType dtype, BufferRef from, BufferRef to, bool accumulate, Span span) {
+    Kernel *kernel = lower_kernel(l, KERNEL_LOOP, "copy", span);
+    Loop *loop = loop_new(l->arena, kernel->name, space->extent, space->n, space->n);
+    loop->span = span;
+    loop->lanes_outer = space->n > 0;
+    Emit e = {.l = l, .kernel = kernel};
+    e.b = (LoopBuilder){.arena = l->arena, .loop = loop, .span = span};
+    LoopAccess in = {.pointer = pointer_of(&e, from), .memory = memory_of(dtype), .index_stride = space->coordinate_stride};
+    LoopAccess out = {.pointer = pointer_of(&e, to), .memory = memory_of(dtype)};
+    memcpy(in.stride, space->from, sizeof space->from);
+    memcpy(out.stride, space->to, sizeof space->to);
     loop_begin_pass(&e.b, true);
-    LoopValue value = loop_load(&e.b, access_to(&e, from, &like->shape, like->dtype, NULL));
-    LoopAccess out = access_to(&e, to, &like->shape, like->dtype, NULL);
+    LoopValue value;
+    if (space->coordinate) value = loop_gather(&e.b, in, load_scalar(&e, space->coordinate));
+    else value = loop_load(&e.b, in);
     if (accumulate) value = loop_emit(&e.b, LOOP_ADD, loop_load(&e.b, out), value, -1);
     loop_store(&e.b, out, value);
     kernel->loop = loop;
     loop->n_pointers = kernel->n_refs;
+}
+
+void lower_copy(Lowering *l, Node *like, const Location *from, const Location *to, bool accumulate) {
+    CopySpace space = {.n = like->shape.n};
+    for (int i = 0; i < like->shape.n; i++) {
+        space.extent[i] = lower_extent(l, like, like->shape.dims[i]);
+        space.from[i] = from->stride[i], space.to[i] = to->stride[i];
+    }
+    lower_strided_copy(l, &space, like->dtype, from->ref, to->ref, accumulate, like->span);
 }

@@ -272,36 +272,100 @@ static bool reduce_in_place(const Lowering *l, const Node *x) {
     return !value->place.ref.buffer->persistent && value->place.ref.buffer->home == l->home && !value->place.ref.step;
 }
 
+static Kernel *collective_kernel(Lowering *l, Node *node, Collective c, BufferRef in, BufferRef out) {
+    Kernel *kernel = lower_kernel(l, KERNEL_COLLECTIVE, op_info(node)->name, node->span);
+    kernel_add_ref(l, kernel, in);
+    kernel_add_ref(l, kernel, out);
+    c.where = arena_printf(l->arena, "%s: %s over %s", session_where(l->graph->session, node->span), op_info(node)->name,
+                           l->graph->mesh->axes[c.axis].name);
+    kernel->collective = NEW(l->arena, Collective);
+    *kernel->collective = c;
+    return kernel;
+}
+
+/* The rank's own part of a whole value: a copy that starts at its coordinate. */
+static void lower_shard(Lowering *l, Node *node, int axis) {
+    Node *x = node->in[0];
+    Location in = value_place(l, x), out = value_place(l, node);
+    Dim *dim = node->type[axis].dim;
+    char name[128];
+    snprintf(name, sizeof name, "coord.%s", l->graph->mesh->axes[axis].name);
+    CopySpace space = {.n = node->shape.n, .coordinate = lower_scalar(l, name, DT_I32)};
+    for (int i = 0; i < node->shape.n; i++) {
+        space.extent[i] = lower_extent(l, node, node->shape.dims[i]);
+        space.from[i] = in.stride[i], space.to[i] = out.stride[i];
+        if (node->shape.dims[i] == dim) space.coordinate_stride = space.extent[i] * in.stride[i];
+    }
+    lower_strided_copy(l, &space, node->dtype, in.ref, out.ref, false, node->span);
+}
+
+/* From one cut dimension to another: the parts for each rank are made contiguous, exchanged, and put in their places. */
+static void lower_exchange(Lowering *l, Node *node, int axis) {
+    Node *x = node->in[0];
+    Dim *old = x->type[axis].dim, *new = node->type[axis].dim;
+    int64_t n = l->graph->mesh->axes[axis].size, block = 1;
+    Location in = value_place(l, x), out = value_place(l, node);
+    CopySpace pack = {.n = node->shape.n + 1}, unpack = {.n = node->shape.n + 1};
+    int64_t part[MAX_RANK];
+    for (int i = 0; i < node->shape.n; i++) { /* of one block, the size of each dimension: both cuts at once */
+        part[i] = lower_extent(l, node, node->shape.dims[i]);
+        if (node->shape.dims[i] == old) part[i] = lower_extent(l, x, old);
+        block *= part[i];
+    }
+    pack.extent[0] = unpack.extent[0] = n;
+    pack.to[0] = unpack.from[0] = block;
+    int64_t stride = 1;
+    for (int i = node->shape.n - 1; i >= 0; i--) {
+        pack.extent[i + 1] = unpack.extent[i + 1] = part[i];
+        pack.from[i + 1] = in.stride[i], unpack.to[i + 1] = out.stride[i];
+        pack.to[i + 1] = unpack.from[i + 1] = stride;
+        stride *= part[i];
+        if (node->shape.dims[i] == new) pack.from[0] = part[i] * in.stride[i];
+        if (node->shape.dims[i] == old) unpack.to[0] = part[i] * out.stride[i];
+    }
+    Name name = intern(l->graph->session->names, "exchange");
+    BufferRef to_send = {.buffer = lower_buffer(l, name, MEM_TEMPORARY, node->dtype, n * block * dtype_bytes(node->dtype), node->span)};
+    BufferRef received = {.buffer = lower_buffer(l, name, MEM_TEMPORARY, node->dtype, n * block * dtype_bytes(node->dtype), node->span)};
+    lower_strided_copy(l, &pack, node->dtype, in.ref, to_send, false, node->span);
+    Collective c = {.op = OP_ALL_TO_ALL, .axis = axis, .dtype = node->dtype, .elements = n * block, .outer = 1, .inner = block};
+    collective_kernel(l, node, c, to_send, received);
+    lower_strided_copy(l, &unpack, node->dtype, received, out.ref, false, node->span);
+}
+
 static void lower_collective(Lowering *l, Node *node) {
     Node *x = node->in[0];
     int axis = (int)node_attr(node, "axis")->integer;
+    if (node->op == OP_SHARD) {
+        lower_shard(l, node, axis);
+        return;
+    }
+    if (node->op == OP_ALL_TO_ALL) {
+        lower_exchange(l, node, axis);
+        return;
+    }
     Location in = value_place(l, x);
     Value *value = value_of(node);
-    if (node->op == OP_SHARD) BUG("a slice by coordinate is not lowered yet");
     bool in_place = node->op == OP_ALL_REDUCE && !value->has_place && place_is_row_major(l, x, &in) && reduce_in_place(l, x);
     if (in_place) value->place = in, value->has_place = true;
     else if (!place_is_row_major(l, x, &in)) in = contiguous(l, x);
-    Location out = value_place(l, node);
-    Kernel *kernel = lower_kernel(l, KERNEL_COLLECTIVE, op_info(node)->name, node->span);
-    kernel_add_ref(l, kernel, in.ref);
-    kernel_add_ref(l, kernel, out.ref);
-    Collective *c = NEW(l->arena, Collective);
-    *c = (Collective){.op = node->op, .axis = axis, .reduce = x->type[axis].reduce, .dtype = node->dtype, .outer = 1, .inner = 1};
-    c->elements = 1;
-    for (int i = 0; i < node->shape.n; i++) {
-        const Node *whole = node->op == OP_REDUCE_SCATTER ? x : node;
-        c->elements *= lower_extent(l, whole, node->shape.dims[i]);
+    Location out = value_place(l, node), wanted = out;
+    bool direct = place_is_row_major(l, node, &out);
+    if (!direct) {
+        Buffer *buffer = lower_buffer(l, intern(l->graph->session->names, "collective"), MEM_TEMPORARY, node->dtype,
+                                      lower_bytes(l, node->dtype, &node->shape, node), node->span);
+        out = place_row_major(l, node, (BufferRef){.buffer = buffer});
     }
-    AxisType cut = x->type[axis].kind == AXIS_SHARDED ? x->type[axis] : node->type[axis];
+    Collective c = {.op = node->op, .axis = axis, .reduce = x->type[axis].reduce, .dtype = node->dtype, .elements = 1, .outer = 1, .inner = 1};
+    const Node *whole = node->op == OP_REDUCE_SCATTER ? x : node, *part = node->op == OP_REDUCE_SCATTER ? node : x;
+    for (int i = 0; i < node->shape.n; i++) c.elements *= lower_extent(l, whole, node->shape.dims[i]);
+    AxisType cut = part->type[axis];
     bool inner = false;
     for (int i = 0; i < node->shape.n && cut.kind == AXIS_SHARDED; i++) {
-        const Node *part = x->type[axis].kind == AXIS_SHARDED ? x : node;
         inner |= node->shape.dims[i] == cut.dim;
-        *(inner ? &c->inner : &c->outer) *= lower_extent(l, part, node->shape.dims[i]);
+        *(inner ? &c.inner : &c.outer) *= lower_extent(l, part, node->shape.dims[i]);
     }
-    c->where = arena_printf(l->arena, "%s: %s over %s", session_where(l->graph->session, node->span), op_info(node)->name,
-                            l->graph->mesh->axes[axis].name);
-    kernel->collective = c;
+    collective_kernel(l, node, c, in.ref, out.ref);
+    if (!direct) lower_copy(l, node, &out, &wanted, false);
 }
 
 /* ---- dispatch ------------------------------------------------------------------------------------------------------------------ */

@@ -142,6 +142,7 @@ static bool uses_cluster(const Program *program, const Cluster *cluster) {
 }
 
 void program_print(const Program *program, Text *out) {
+    text_puts(out, ""); /* an empty file prints as nothing, not as NULL */
     Arena *arena = program->session->arena;
     for (int i = 0; i < program->constants.n; i++)
         text_printf(out, "const %s = %.10g\n", (Name)program->constants.entries[i].key,

@@ -141,27 +141,40 @@ static inline void km_scatter(const KernelMachine *k, int64_t rank, const Scatte
     }
 }
 
-/* Sums over the ranks of a group: those that differ in one coordinate alone. Only the all-reduce is needed here. */
-static inline void km_all_reduce(KernelMachine *k, const Kernel *kernel) {
+/* The j-th rank of r's group along an axis. */
+static inline int64_t km_peer(const KernelMachine *k, int64_t r, int axis, int64_t j) {
+    int64_t stride = 1;
+    for (int a = axis + 1; a < k->mesh->n; a++) stride *= k->mesh->axes[a].size;
+    return r + (j - mesh_coordinate(k->mesh, r, axis)) * stride;
+}
+
+static inline float km_join(ReduceKind reduce, float x, float y) { return reduce == REDUCE_SUM ? x + y : reduce == REDUCE_MAX ? fmaxf(x, y) : fminf(x, y); }
+
+/* What rank r gets of a collective: elements are 4 bytes wide, sums are of f32. */
+static inline void km_collect(const KernelMachine *k, const Kernel *kernel, int64_t r, float *out) {
     const Collective *c = kernel->collective;
-    if (c->op != OP_ALL_REDUCE || c->dtype != DT_F32) BUG("the kernel machine joins f32 only");
-    float **sums = calloc((size_t)k->n_ranks, sizeof *sums);
-    for (int64_t r = 0; r < k->n_ranks; r++) {
-        sums[r] = calloc((size_t)c->elements, sizeof(float));
-        for (int64_t q = 0; q < k->n_ranks; q++) {
-            bool same = true;
-            for (int a = 0; a < k->mesh->n; a++)
-                if (a != c->axis) same = same && mesh_coordinate(k->mesh, r, a) == mesh_coordinate(k->mesh, q, a);
-            const float *in = km_address(k, q, &kernel->refs[0]);
-            for (int64_t i = 0; i < c->elements && same; i++)
-                sums[r][i] = c->reduce == REDUCE_SUM ? sums[r][i] + in[i] : q == 0 ? in[i] : fmaxf(sums[r][i], in[i]);
-        }
+    int64_t n = k->mesh->axes[c->axis].size, me = mesh_coordinate(k->mesh, r, c->axis);
+    for (int64_t j = 0; j < n; j++) {
+        const float *in = km_address(k, km_peer(k, r, c->axis, j), &kernel->refs[0]);
+        if (c->op == OP_ALL_REDUCE)
+            for (int64_t i = 0; i < c->elements; i++) out[i] = j ? km_join(c->reduce, out[i], in[i]) : in[i];
+        for (int64_t o = 0; o < c->outer && c->op != OP_ALL_REDUCE; o++)
+            for (int64_t i = 0; i < c->inner; i++) {
+                int64_t mine = (o * n + me) * c->inner + i, theirs = (o * n + j) * c->inner + i;
+                if (c->op == OP_ALL_GATHER) memcpy(&out[theirs], &in[o * c->inner + i], 4);
+                else if (c->op == OP_ALL_TO_ALL) memcpy(&out[theirs], &in[mine], 4);
+                else out[o * c->inner + i] = j ? km_join(c->reduce, out[o * c->inner + i], in[mine]) : in[mine];
+            }
     }
-    for (int64_t r = 0; r < k->n_ranks; r++) {
-        memcpy(km_address(k, r, &kernel->refs[1]), sums[r], sizeof(float) * (size_t)c->elements);
-        free(sums[r]);
-    }
-    free(sums);
+}
+
+static inline void km_collective(KernelMachine *k, const Kernel *kernel) {
+    const Collective *c = kernel->collective;
+    int64_t n = c->op == OP_REDUCE_SCATTER ? c->elements / k->mesh->axes[c->axis].size : c->elements;
+    float *all = calloc((size_t)(k->n_ranks * n), sizeof *all);
+    for (int64_t r = 0; r < k->n_ranks; r++) km_collect(k, kernel, r, all + r * n);
+    for (int64_t r = 0; r < k->n_ranks; r++) memcpy(km_address(k, r, &kernel->refs[1]), all + r * n, sizeof *all * (size_t)n);
+    free(all);
 }
 
 static inline void km_kernel(KernelMachine *k, const Kernel *kernel);
@@ -181,7 +194,7 @@ static inline void km_kernel(KernelMachine *k, const Kernel *kernel) {
         return;
     }
     if (kernel->kind == KERNEL_COLLECTIVE) {
-        km_all_reduce(k, kernel);
+        km_collective(k, kernel);
         return;
     }
     for (int64_t r = 0; r < k->n_ranks; r++) {

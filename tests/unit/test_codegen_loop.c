@@ -4,11 +4,10 @@
  * 512-bit form of the code also runs on machines without AVX-512: LLVM splits its vectors. */
 #include "codegen/codegen.h"
 #include "ir/loop_math.h"
+#include "loop_loading.h"
 #include "loop_random.h"
 
-#include <dlfcn.h>
 #include <setjmp.h>
-#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -16,32 +15,8 @@ enum { N_LOOPS = 80 };
 
 static Name loop_name(Session *s, int seed) { return intern(s->names, arena_printf(s->arena, "loop.random_%d", seed)); }
 
-/* A folder of our own, removed by the caller. */
-static const char *folder_new(Arena *arena) {
-    const char *base = getenv("TMPDIR");
-    char *path = arena_printf(arena, "%s/plan_loops_XXXXXX", base != NULL ? base : "/tmp");
-    assert_non_null(mkdtemp(path));
-    return path;
-}
-
-/* Object and shared object of the module; NULL-free. The files are removed once loaded. */
-static void *load_module(Arena *arena, Codegen *g) {
-    const char *folder = folder_new(arena);
-    const char *object = arena_printf(arena, "%s/loops.o", folder), *shared = arena_printf(arena, "%s/loops.so", folder);
-    assert_true(codegen_object(g, object));
-    assert_int_equal(system(arena_printf(arena, "cc -shared -o %s %s -lm", shared, object)), 0);
-    void *library = dlopen(shared, RTLD_NOW | RTLD_LOCAL);
-    if (library == NULL) fail_msg("%s", dlerror());
-    unlink(object);
-    unlink(shared);
-    rmdir(folder);
-    return library;
-}
-
-typedef void Kernel_(void *const *pointers, int64_t lo, int64_t hi);
-
 /* Runs the rows in a few uneven pieces. */
-static void run_in_pieces(LoopCase *c, Kernel_ *kernel, void *const *pointers) {
+static void run_in_pieces(LoopCase *c, HostKernel *kernel, void *const *pointers) {
     int64_t rows = loop_rows(c->loop), lo = 0;
     while (lo < rows) {
         int64_t hi = lo + 1 + case_below(c, (int)rows);
@@ -53,10 +28,8 @@ static void run_in_pieces(LoopCase *c, Kernel_ *kernel, void *const *pointers) {
 }
 
 static void compare(LoopCase *c, void *library, int seed, const char *what) {
-    void *expected[CASE_MAX_BUFFERS], *found[CASE_MAX_BUFFERS], *symbol = dlsym(library, c->loop->name);
-    assert_non_null(symbol);
-    Kernel_ *kernel;
-    memcpy(&kernel, &symbol, sizeof kernel);
+    void *expected[CASE_MAX_BUFFERS], *found[CASE_MAX_BUFFERS];
+    HostKernel *kernel = kernel_find(library, c->loop->name);
     case_fill(c, expected);
     case_fill(c, found);
     loop_interpret(c->loop, expected, 0, loop_rows(c->loop));
@@ -117,10 +90,7 @@ static void compare_function(Session *s, void *library, LoopOp op, const char *w
     static float x[N_ARGUMENTS], y[N_ARGUMENTS];
     static uint32_t expected[N_ARGUMENTS], found[N_ARGUMENTS];
     fill_arguments(x, y);
-    void *symbol = dlsym(library, loop->name);
-    assert_non_null(symbol);
-    Kernel_ *kernel;
-    memcpy(&kernel, &symbol, sizeof kernel);
+    HostKernel *kernel = kernel_find(library, loop->name);
     loop_interpret(loop, (void *[]){x, y, expected}, 0, N_ARGUMENTS);
     kernel((void *[]){x, y, found}, 0, 1001); /* through the tail too */
     kernel((void *[]){x, y, found}, 1001, N_ARGUMENTS);
@@ -139,10 +109,7 @@ static void fma_is_rounded_once(void *library) {
         x[i] = i % 2 ? tiny : -tiny;
         y[i] = 1.0f - 0x1p-20f;
     }
-    void *symbol = dlsym(library, "rounded_once");
-    assert_non_null(symbol);
-    Kernel_ *kernel;
-    memcpy(&kernel, &symbol, sizeof kernel);
+    HostKernel *kernel = kernel_find(library, "rounded_once");
     kernel((void *[]){x, y, out}, 0, N);
     int differ = 0;
     for (int i = 0; i < N; i++) {
@@ -173,7 +140,7 @@ static void functions_at(const char *cpu, int vector_bits) {
     for (int op = 0; op < LOOP_OP_COUNT; op++)
         if (on_floats((LoopOp)op)) codegen_loop(g, function_loop(s, (LoopOp)op));
     codegen_loop(g, rounded_once_loop(s));
-    void *library = load_module(s->arena, g);
+    void *library = load_module(s->arena, g, NULL);
     const char *what = arena_printf(s->arena, "%s at %d bits", cpu, target.vector_bits);
     for (int op = 0; op < LOOP_OP_COUNT; op++)
         if (on_floats((LoopOp)op)) compare_function(s, library, (LoopOp)op, what);
@@ -198,11 +165,85 @@ static void random_loops(const char *cpu, int vector_bits, int first) {
         if (!loop_verify(cases[i]->loop, &why)) fail_msg("seed %d: %s", first + i, why.at);
         codegen_loop(g, cases[i]->loop);
     }
-    void *library = load_module(s->arena, g);
+    void *library = load_module(s->arena, g, NULL);
     const char *what = arena_printf(s->arena, "%s at %d bits", cpu, target.vector_bits);
     for (int i = 0; i < N_LOOPS; i++) compare(cases[i], library, first + i, what);
     dlclose(library);
     codegen_free(g);
+    session_free(s);
+}
+
+/* ---- debug info -------------------------------------------------------------------------------------------------------- */
+
+static const char *output_of(Arena *arena, const char *command) {
+    FILE *pipe = popen(command, "r");
+    assert_non_null(pipe);
+    Text text = {.arena = arena};
+    char bytes[4096];
+    for (size_t n; (n = fread(bytes, 1, sizeof bytes, pipe)) > 0;) text_add(&text, bytes, n);
+    assert_int_equal(pclose(pipe), 0);
+    text_puts(&text, "");
+    return text.at;
+}
+
+/* A loop whose function is on line 2 of main.plan, with an exponential from line 3 and a square root from line 2 of
+ * another file. */
+static Loop *placed_loop(Session *s, int32_t file, int32_t library) {
+    int64_t extent = 1000;
+    Loop *loop = loop_new(s->arena, intern(s->names, "placed"), &extent, 1, 1);
+    loop->span = (Span){file, 4, 5};
+    LoopBuilder b = {.arena = s->arena, .loop = loop, .span = loop->span};
+    loop_begin_pass(&b, true);
+    LoopAccess access = {.pointer = 0, .stride = {1}};
+    LoopValue x = loop_load(&b, access);
+    b.span = (Span){file, 8, 9};
+    x = loop_emit(&b, LOOP_EXP, x, -1, -1);
+    b.span = (Span){library, 4, 5};
+    x = loop_emit(&b, LOOP_SQRT, x, -1, -1);
+    b.span = (Span){0};
+    loop_store(&b, access, x);
+    return loop;
+}
+
+static void test_debug_info(void **state) {
+    (void)state;
+    for (int without = 0; without < 2; without++) {
+        Session *s = session_new();
+        int32_t file = session_add_text(s, "main.plan", "one\ntwo\nthree\nfour\n", 19);
+        int32_t library = session_add_text(s, "layers/nn.plan", "one\ntwo\n", 8);
+        Target target;
+        assert_true(target_find(s, "native", &target));
+        target.no_debug_info = without;
+        Codegen *g = codegen_new(s, &target, "placed");
+        codegen_loop(g, placed_loop(s, file, library));
+        const char *folder = folder_new(s->arena), *object = arena_printf(s->arena, "%s/placed.o", folder);
+        assert_true(codegen_object(g, object));
+        const char *lines = output_of(s->arena, arena_printf(s->arena, "objdump --dwarf=decodedline %s", object));
+        if (without) {
+            assert_null(strstr(lines, "main.plan"));
+        } else {
+            assert_non_null(strstr(lines, "main.plan"));
+            assert_non_null(strstr(lines, "nn.plan"));
+            const char *place = output_of(s->arena, arena_printf(s->arena, "addr2line -f -e %s 0x0", object));
+            assert_string_equal(place, "placed\nmain.plan:2\n");
+            assert_non_null(strstr(codegen_text(g), "!DILocation(line: 3, column: 1"));
+            assert_non_null(strstr(codegen_text(g), "!DILocation(line: 2, column: 1"));
+        }
+        unlink(object);
+        rmdir(folder);
+        codegen_free(g);
+        session_free(s);
+    }
+}
+
+/* ---- targets ------------------------------------------------------------------------------------------------------------ */
+
+static void test_unknown_target(void **state) {
+    (void)state;
+    Session *s = session_new();
+    Target target;
+    assert_false(target_find(s, "x86-64-v5", &target));
+    assert_int_equal(diag_count(s, SEV_ERROR), 1);
     session_free(s);
 }
 
@@ -238,6 +279,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_128_bits),       cmocka_unit_test(test_256_bits), cmocka_unit_test(test_512_bits),
         cmocka_unit_test(test_512_bits_split), cmocka_unit_test(test_native),
+        cmocka_unit_test(test_debug_info),     cmocka_unit_test(test_unknown_target),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

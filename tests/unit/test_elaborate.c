@@ -64,11 +64,12 @@ static const char *graph_text(Elaborated e) {
 
 static void examples_elaborate(void **state) {
     (void)state;
-    static const struct { const char *path; int64_t parameters; } examples[] = {
-        {"examples/01-quickstart.plan", 1293120},
-        {"examples/02-gpt2.plan", 124439808},
-        {"examples/03-llama.plan", 4287744},
-        {"examples/04-classifier.plan", 407050},
+    static const struct {
+        const char *path;
+        int64_t parameters;
+    } examples[] = {
+        {"examples/01-quickstart.plan", 1293120}, {"examples/02-gpt2.plan", 124439808},
+        {"examples/03-llama.plan", 4287744},      {"examples/04-classifier.plan", 407050},
         {"examples/05-cluster.plan", 124356864},
     };
     for (size_t i = 0; i < sizeof examples / sizeof examples[0]; i++) {
@@ -84,17 +85,24 @@ static void examples_elaborate(void **state) {
 /* The counts are those of the published models. */
 static void library_models_have_their_published_sizes(void **state) {
     (void)state;
-    static const struct { const char *model; int64_t parameters; } models[] = {
-        {"gpt2.GPT2", 124439808},         {"gpt2.GPT2_Medium", 354823168},   {"gpt2.GPT2_Large", 774030080},
-        {"gpt2.GPT2_XL", 1557611200},     {"llama.Llama_7B", 6738415616},    {"llama.Llama_13B", 13015864320},
-        {"llama.Llama2_7B", 6738415616},  {"llama.Llama2_13B", 13015864320}, {"llama.Llama2_70B", 68976648192},
-        {"llama.Llama3_8B", 8030261248},  {"llama.Llama3_70B", 70553706496}, {"llama.Llama3_405B", 405853388800},
+    static const struct {
+        const char *model;
+        int64_t parameters;
+    } models[] = {
+        {"gpt2.GPT2", 124439808},          {"gpt2.GPT2_Medium", 354823168},   {"gpt2.GPT2_Large", 774030080},
+        {"gpt2.GPT2_XL", 1557611200},      {"llama.Llama_7B", 6738415616},    {"llama.Llama_13B", 13015864320},
+        {"llama.Llama2_7B", 6738415616},   {"llama.Llama2_13B", 13015864320}, {"llama.Llama2_70B", 68976648192},
+        {"llama.Llama3_8B", 8030261248},   {"llama.Llama3_70B", 70553706496}, {"llama.Llama3_405B", 405853388800},
         {"classifier.Classifier", 669706},
     };
     for (size_t i = 0; i < sizeof models / sizeof models[0]; i++) {
         char text[400];
-        snprintf(text, sizeof text, "import models.%.*s\ntrain {\n model %s\n data tokens(\"x\")\n batch 2\n steps 1\n optimizer adamw(lr = 0.001)\n}\n",
-                 (int)strcspn(models[i].model, "."), models[i].model, models[i].model);
+        const char *data =
+            strncmp(models[i].model, "classifier", 10) == 0 ? "arrays(image = \"x\", label = \"y\")" : "tokens(\"x\")";
+        snprintf(
+            text, sizeof text,
+            "import models.%.*s\ntrain {\n model %s\n data %s\n batch 2\n steps 1\n optimizer adamw(lr = 0.001)\n}\n",
+            (int)strcspn(models[i].model, "."), models[i].model, models[i].model, data);
         Elaborated e = elaborate(open_text, text);
         assert_elaborates(e);
         assert_int_equal(e.model->parameters, models[i].parameters);
@@ -153,8 +161,10 @@ static void initial_values(void **state) {
     assert_true(find_init(big, "layer_norm.gain")->a == 1);
     for (int i = 0; i < big.model->inits.n; i++)
         for (int k = 0; k < i; k++) assert_int_not_equal(big.model->inits.at[i].key, big.model->inits.at[k].key);
-    Elaborated small = elaborate(open_text, "import models.gpt2\ntrain {\n model gpt2.GPT2(layers = 3)\n data tokens(\"x\")\n batch 2\n steps 1\n"
-                                            " optimizer adamw(lr = 0.001)\n}\n");
+    Elaborated small =
+        elaborate(open_text,
+                  "import models.gpt2\ntrain {\n model gpt2.GPT2(layers = 3)\n data tokens(\"x\")\n batch 2\n steps 1\n"
+                  " optimizer adamw(lr = 0.001)\n}\n");
     assert_elaborates(small);
     assert_int_equal(find_init(small, "layers.attention.wo")->key, wo->key);
     assert_true(find_init(small, "layers.attention.wo")->a > wo->a);
@@ -168,8 +178,10 @@ static void depth_costs_nothing(void **state) {
     int nodes[2];
     for (int i = 0; i < 2; i++) {
         char text[300];
-        snprintf(text, sizeof text, "import models.gpt2\ntrain {\n model gpt2.GPT2(layers = %d)\n data tokens(\"x\")\n batch 2\n steps 1\n"
-                                    " optimizer adamw(lr = 0.001)\n}\n", i ? 120 : 12);
+        snprintf(text, sizeof text,
+                 "import models.gpt2\ntrain {\n model gpt2.GPT2(layers = %d)\n data tokens(\"x\")\n batch 2\n steps 1\n"
+                 " optimizer adamw(lr = 0.001)\n}\n",
+                 i ? 120 : 12);
         Elaborated e = elaborate(open_text, text);
         assert_elaborates(e);
         nodes[i] = e.model->graph->n_nodes;
@@ -178,7 +190,8 @@ static void depth_costs_nothing(void **state) {
     assert_int_equal(nodes[0], nodes[1]);
 }
 
-/* ---- golden graphs ------------------------------------------------------------------------------------------------ */
+/* ---- golden graphs ------------------------------------------------------------------------------------------------
+ */
 
 static void golden(const char *name) {
     char source[100];
@@ -266,8 +279,9 @@ static void weighted_loss(void **state) {
 static void handed_out_of_a_repeat(void **state) {
     (void)state;
     char text[4000];
-    edited(text, sizeof text, "    logits =", "    repeat layers {\n        x = x * 2\n        s = mean(x, over (batch, seq, embed))\n"
-                                               "        auxiliary s\n        log s\n    }\n    logits =");
+    edited(text, sizeof text, "    logits =",
+           "    repeat layers {\n        x = x * 2\n        s = mean(x, over (batch, seq, embed))\n"
+           "        auxiliary s\n        log s\n    }\n    logits =");
     Elaborated e = elaborate(open_text, text);
     assert_elaborates(e);
     assert_int_equal(e.model->auxiliary.n, 1);
@@ -278,12 +292,14 @@ static void handed_out_of_a_repeat(void **state) {
     session_free(e.s);
 }
 
-/* A weight that only one branch of an `if` reads is in use; a second repeat over the same dimension has its own path. */
+/* A weight that only one branch of an `if` reads is in use; a second repeat over the same dimension has its own path.
+ */
 static void paths_of_weights(void **state) {
     (void)state;
     char text[4000];
     edited(text, sizeof text, "    logits =",
-           "    repeat layers {\n        x = nn.linear(x, embed -> wide, false)\n        x = nn.linear(x, wide -> embed)\n    }\n    logits =");
+           "    repeat layers {\n        x = nn.linear(x, embed -> wide, false)\n        x = nn.linear(x, wide -> "
+           "embed)\n    }\n    logits =");
     char *at = strstr(text, "positions = 4");
     memcpy(at, "positions=4, ", strlen("positions = 4"));
     char final[4000];
@@ -297,13 +313,15 @@ static void paths_of_weights(void **state) {
     session_free(e.s);
 }
 
-/* ---- mistakes ------------------------------------------------------------------------------------------------------ */
+/* ---- mistakes ------------------------------------------------------------------------------------------------------
+ */
 
 typedef struct Mistake {
     const char *from, *to; /* an edit of the base program */
     const char *says[4];   /* parts of the one message: code, words, line */
 } Mistake;
 
+/* clang-format off */
 static const Mistake mistakes[] = {
     /* names */
     {"lookup(position_table", "lookup(position_tabel", {"P0150", "did you mean `position_table`?", "test.plan:10:46"}},
@@ -392,6 +410,7 @@ static const Mistake mistakes[] = {
     {"    dim head_dim", "    dim a = 3\n    factors embed = (head, a)\n    dim head_dim", {"P0352", "`embed` is 8, but its factors make 2 x 3 = 6"}},
     {"embed / head,", "embed / (head - 2),", {"P0353", "division by zero"}},
 };
+/* clang-format on */
 
 /* One mistake, one message: an error, or a warning where the table's code is a warning's. */
 static void one_mistake_one_message(void **state) {
@@ -406,8 +425,8 @@ static void one_mistake_one_message(void **state) {
         const char *said = diagnostics(e);
         for (int k = 0; k < 4 && mistake->says[k]; k++) failed = failed || !strstr(said, mistake->says[k]);
         if (failed) {
-            print_error("'%s' -> '%s': %d errors, %d warnings; expected %s %s\n%s\n", mistake->from, mistake->to, errors, warnings,
-                        mistake->says[0], mistake->says[1] ? mistake->says[1] : "", said);
+            print_error("'%s' -> '%s': %d errors, %d warnings; expected %s %s\n%s\n", mistake->from, mistake->to,
+                        errors, warnings, mistake->says[0], mistake->says[1] ? mistake->says[1] : "", said);
             failures++;
         }
         session_free(e.s);
@@ -418,9 +437,11 @@ static void one_mistake_one_message(void **state) {
 static void recursion_is_refused(void **state) {
     (void)state;
     char text[4000];
-    edited(text, sizeof text, "import nn\n", "import nn\nlayer even(x: [...]) {\n    return odd(x)\n}\nlayer odd(x: [...]) {\n    return even(x)\n}\n");
+    edited(text, sizeof text, "import nn\n",
+           "import nn\nlayer even(x: [...]) {\n    return odd(x)\n}\nlayer odd(x: [...]) {\n    return even(x)\n}\n");
     char final[4000];
-    snprintf(final, sizeof final, "%.*seven(x) + %s", (int)(strstr(text, "x + nn.mlp") - text), text, strstr(text, "x + nn.mlp"));
+    snprintf(final, sizeof final, "%.*seven(x) + %s", (int)(strstr(text, "x + nn.mlp") - text), text,
+             strstr(text, "x + nn.mlp"));
     Elaborated e = elaborate(open_text, final);
     assert_int_equal(diag_count(e.s, SEV_ERROR), 1);
     const char *said = diagnostics(e);
@@ -431,18 +452,12 @@ static void recursion_is_refused(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(examples_elaborate),
-        cmocka_unit_test(library_models_have_their_published_sizes),
-        cmocka_unit_test(gpt2_in_detail),
-        cmocka_unit_test(initial_values),
-        cmocka_unit_test(depth_costs_nothing),
-        cmocka_unit_test(golden_llama),
-        cmocka_unit_test(golden_features),
-        cmocka_unit_test(weighted_loss),
-        cmocka_unit_test(handed_out_of_a_repeat),
-        cmocka_unit_test(paths_of_weights),
-        cmocka_unit_test(one_mistake_one_message),
-        cmocka_unit_test(recursion_is_refused),
+        cmocka_unit_test(examples_elaborate),      cmocka_unit_test(library_models_have_their_published_sizes),
+        cmocka_unit_test(gpt2_in_detail),          cmocka_unit_test(initial_values),
+        cmocka_unit_test(depth_costs_nothing),     cmocka_unit_test(golden_llama),
+        cmocka_unit_test(golden_features),         cmocka_unit_test(weighted_loss),
+        cmocka_unit_test(handed_out_of_a_repeat),  cmocka_unit_test(paths_of_weights),
+        cmocka_unit_test(one_mistake_one_message), cmocka_unit_test(recursion_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

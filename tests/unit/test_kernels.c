@@ -220,6 +220,19 @@ static void test_replicas(void **state) {
     run(MLP, "plan p {\n mesh a = 2, b = 2\n batch on a\n batch on b\n}\n", NULL);
 }
 
+/* Tensor, sequence and vocabulary cuts, alone and with replicas: the same kernels, other types. */
+static void test_cuts(void **state) {
+    (void)state;
+    run(MLP, "plan p {\n mesh tensor = 2\n ffn on tensor\n}\n", NULL);
+    run(MLP, "plan p {\n mesh tensor = 3\n vocab on tensor\n}\n", NULL);
+    run(MLP, "plan p {\n mesh data = 2, tensor = 2\n batch on data\n ffn, seq on tensor\n}\n", NULL);
+    run(GPT, "plan p {\n mesh tensor = 2\n head, ffn on tensor\n}\n", NULL);
+    run(GPT, "plan p {\n mesh tensor = 2\n head, ffn, seq on tensor\n}\n", NULL);
+    run(GPT, "plan p {\n mesh data = 2, tensor = 2\n batch on data\n head, ffn, seq on tensor\n microbatch 1\n}\n", NULL);
+    run(LLAMA, "plan p {\n mesh tensor = 2\n head, ffn on tensor\n}\n", NULL);
+    run(LLAMA, "plan p {\n mesh data = 2, tensor = 2\n batch on data\n head, ffn on tensor\n microbatch 1\n}\n", NULL);
+}
+
 /* Two actions swapped: two micro-batches are in flight, so what is saved has two copies. */
 static void test_schedules(void **state) {
     (void)state;
@@ -239,7 +252,7 @@ static void test_in_flight(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_single), cmocka_unit_test(test_micro), cmocka_unit_test(test_replicas),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_single), cmocka_unit_test(test_micro), cmocka_unit_test(test_replicas), cmocka_unit_test(test_cuts),
                                        cmocka_unit_test(test_schedules), cmocka_unit_test(test_in_flight)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
