@@ -194,7 +194,9 @@ static void emit_kernel(Emitter *e, const Kernel *kernel) {
     }
     case KERNEL_ATTEND:
     case KERNEL_ATTEND_GRAD: {
-        V start = kernel->position ? read_scalar(e, kernel->position) : zero;
+        V start = zero;
+        for (int i = 0; i < kernel->n_starts; i++)
+            start = cg_add(g, start, cg_mul(g, read_scalar(e, kernel->starts[i]), cg_i64(g, kernel->start_scales[i])));
         V args[] = {first, attend_constant(g, kernel), e->pointers, start, zero};
         cg_call(g, runtime_function(g, kernel->kind == KERNEL_ATTEND ? "prt_attend" : "prt_attend_grad"), args, 5);
         break;

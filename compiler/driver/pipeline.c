@@ -125,9 +125,28 @@ static Schedule *roles_to_schedule(Session *s, const Options *options, const Ste
     return schedule;
 }
 
-static bool refuse_unbuilt(Session *s, const Plan *plan, bool as_error) {
+/* A rule on a dimension that a repeat runs over is pipeline parallelism. */
+static bool is_repeated(const Region *region, Name dim) {
+    for (int i = 0; i < region->nodes.n; i++) {
+        const Region *inner = region->nodes.at[i]->region;
+        if (inner && (inner->dim->name == dim || is_repeated(inner, dim))) return true;
+    }
+    return false;
+}
+
+static const char *unbuilt(const Front *front, const Plan *plan, Span *where) {
+    const char *what = plan_unbuilt(plan, where);
+    for (int i = 0; !what && front->model && i < plan->rules.n; i++) {
+        if (!plan->rules.at[i].what || !is_repeated(&front->model->graph->top, plan->rules.at[i].what)) continue;
+        *where = plan->rules.at[i].span;
+        what = "pipeline parallelism";
+    }
+    return what;
+}
+
+static bool refuse_unbuilt(Session *s, const Front *front, const Plan *plan, bool as_error) {
     Span where;
-    const char *what = plan_unbuilt(plan, &where);
+    const char *what = unbuilt(front, plan, &where);
     if (!what) return false;
     if (as_error) {
         Diag *d = diag_error(s, "P9000", where, "%s is not built yet", what);
@@ -261,7 +280,7 @@ int pipeline_check(Session *s, const Options *options) {
     bool good = front_end(s, options, &front);
     check_plans(s, &front);
     if (good && front.program)
-        for (int i = 0; i < front.program->plans.n; i++) refuse_unbuilt(s, front.program->plans.at[i], false);
+        for (int i = 0; i < front.program->plans.n; i++) refuse_unbuilt(s, &front, front.program->plans.at[i], false);
     return exit_code(s);
 }
 
@@ -291,7 +310,7 @@ int pipeline_build(Session *s, const Options *options) {
         return put(&text);
     }
     const Plan *plan = choose_plan(s, &front, options);
-    if (!plan || refuse_unbuilt(s, plan, true)) return 1;
+    if (!plan || refuse_unbuilt(s, &front, plan, true)) return 1;
     ProgramFacts *facts = plan_to_memory(s, options, &front, plan);
     if (!facts) return exit_code(s);
     if (emits(options, "roles")) print_step(facts->step, &text);

@@ -162,6 +162,8 @@ void name_unknown(Elaborator *e, Name name, Span span);
 Name path_unique(Elaborator *e, Name prefix, Name name);
 Name path_join(Elaborator *e, Name prefix, Name name);
 const char *value_text(Elaborator *e, const Value *v); /* "a tensor [batch, seq]", "the number 4": for messages */
+/* A name that stood for an operator where a value was needed: the nearest of the scope's own names. */
+void help_operator(Elaborator *e, Diag *d, const Expr *name, const Value *v);
 void help_candidates(Elaborator *e, Diag *d, Name word, Span span, const Name *candidates, int n);
 
 /* ---- dimensions (elaborate_dims.c) --------------------------------------------------------------------------------

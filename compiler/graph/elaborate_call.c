@@ -65,6 +65,13 @@ static int operand_count(const OpInfo *info) {
     return n;
 }
 
+/* The operand that may be repeated. The counters of dropout's random stream are no business of the language's. */
+static const char *variadic_of(const OpInfo *info) { return info->op == OP_DROPOUT ? NULL : info->variadic; }
+
+static bool is_internal(const OpInfo *info, int attr) {
+    return info->op == OP_DROPOUT && strcmp(info->attrs[attr].name, "key") == 0;
+}
+
 static int operand_index(const OpInfo *info, Name name) {
     int n = operand_count(info);
     for (int i = 0; i < n; i++)
@@ -75,7 +82,7 @@ static int operand_index(const OpInfo *info, Name name) {
 static int attr_index(const OpInfo *info, Name name) {
     int n = op_n_attrs(info);
     for (int i = 0; i < n; i++)
-        if (strcmp(info->attrs[i].name, name) == 0) return i;
+        if (strcmp(info->attrs[i].name, name) == 0 && !is_internal(info, i)) return i;
     return -1;
 }
 
@@ -84,7 +91,8 @@ static int attr_position(const OpInfo *info, int k) {
     int n = op_n_attrs(info);
     for (int i = 0; i < n; i++) {
         AttrKind kind = info->attrs[i].kind;
-        if (kind != ATTR_DIM && kind != ATTR_DIMS && kind != ATTR_LIST && k-- == 0) return i;
+        bool placed = kind != ATTR_DIM && kind != ATTR_DIMS && kind != ATTR_LIST && !is_internal(info, i);
+        if (placed && k-- == 0) return i;
     }
     return -1;
 }
@@ -94,9 +102,10 @@ static const char *operator_usage(Elaborator *e, const OpInfo *info) {
     text_printf(&text, "%s(", info->name);
     int n = operand_count(info), n_attrs = op_n_attrs(info), shown = 0;
     for (int i = 0; i < n; i++) text_printf(&text, "%s%s", shown++ ? ", " : "", info->in[i]);
-    if (info->variadic) text_printf(&text, "%s%s ...", shown++ ? ", " : "", info->variadic);
+    if (variadic_of(info)) text_printf(&text, "%s%s ...", shown++ ? ", " : "", variadic_of(info));
     for (int i = 0; i < n_attrs; i++) {
         const AttrInfo *attr = &info->attrs[i];
+        if (is_internal(info, i)) continue;
         if (strcmp(attr->name, "over") == 0)
             text_printf(&text, "%sover dims", shown++ ? ", " : "");
         else if (attr->kind == ATTR_BOOL)
@@ -123,7 +132,9 @@ static bool dtype_named(Elaborator *e, const Expr *expr, int64_t *out) {
             return true;
         }
     Diag *d = elaborate_error(e, "P0158", expr->span, "a type belongs here");
-    diag_help(d, "there are `float`, `int` and `bool`");
+    Name names[3];
+    for (int i = 0; i < 3; i++) names[i] = intern(e->s->names, words[i].word);
+    help_candidates(e, d, expr->kind == EXPR_NAME ? expr->name : names[0], expr->span, names, 3);
     return false;
 }
 
@@ -232,7 +243,7 @@ static void sort_argument(Elaborator *e, const OpInfo *info, const Arg *arg, int
         return;
     }
     int i = (*position)++;
-    if (i < n_operands || (info->variadic && i < MAX_ARGUMENTS)) {
+    if (i < n_operands || (variadic_of(info) && i < MAX_ARGUMENTS)) {
         take_operand(e, info, i, arg, a);
         return;
     }

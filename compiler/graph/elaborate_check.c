@@ -142,6 +142,8 @@ static void reach_from(Reach *reach, Node *start) {
 }
 
 void unused_weights(Elaborator *e) {
+    const Span whole = {e->scope->decl->span.file, 0, INT32_MAX};
+    if (diag_any_error(e->s, "P00", whole)) return;
     Map tensors = {0};
     Reach reach = {.arena = e->arena, .nodes = NEW_N(e->arena, bool, e->graph->n_nodes + 1), .tensors = &tensors};
     reach_from(&reach, e->model->loss);

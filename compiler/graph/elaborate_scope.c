@@ -160,6 +160,14 @@ void name_unknown(Elaborator *e, Name name, Span span) {
                   name);
 }
 
+void help_operator(Elaborator *e, Diag *d, const Expr *name, const Value *v) {
+    if (name->kind != EXPR_NAME || v->kind != VALUE_FUNCTION) return;
+    NameList names = {0};
+    add_scope_names(e, &names, name->name);
+    Name near = nearest_name(name->name, names.at, names.n);
+    if (near) diag_help(d, "did you mean `%s`?", near);
+}
+
 /* ---- functions -------------------------------------------------------------------------------------------------- */
 
 /* Inside a layer its own name means the operator: layers are never recursive, so nothing is lost. */
@@ -191,12 +199,13 @@ Value name_value(Elaborator *e, Name name, Span span) {
 
 /* "nn.mlp" when an import has a layer of this name, else NULL. */
 static const char *imported_layer(Elaborator *e, Name name) {
-    for (int i = 0; i < e->program->imported.n; i++) {
-        const Ast *file = e->program->imported.entries[i].value;
+    Map imports = program_imports(e->program, e->scope->file);
+    for (int i = 0; i < imports.n; i++) {
+        const Ast *file = imports.entries[i].value;
         for (int k = 0; k < file->statements.n; k++) {
             const Stmt *stmt = file->statements.at[k];
             if (stmt->kind == STMT_LAYER && stmt->name == name)
-                return arena_printf(e->arena, "%s.%s", (Name)e->program->imported.entries[i].key, name);
+                return arena_printf(e->arena, "%s.%s", (Name)imports.entries[i].key, name);
         }
     }
     return NULL;
@@ -212,7 +221,8 @@ static bool imports_failed(const Elaborator *e) {
 /* The layers of an imported file, for messages. */
 static void layer_unknown(Elaborator *e, const Expr *callee) {
     const Expr *head = callee->args.n ? callee->args.at[0] : NULL;
-    const Ast *file = head && head->kind == EXPR_NAME ? map_get(&e->program->imported, head->name) : NULL;
+    Map imports = program_imports(e->program, e->scope->file);
+    const Ast *file = head && head->kind == EXPR_NAME ? map_get(&imports, head->name) : NULL;
     if (!file && imports_failed(e)) {
         e->scope->poisoned = true;
         return;
@@ -221,8 +231,7 @@ static void layer_unknown(Elaborator *e, const Expr *callee) {
     if (!file) {
         if (head && head->kind == EXPR_NAME) {
             NameList names = {0};
-            for (int i = 0; i < e->program->imported.n; i++)
-                vec_push(e->arena, &names, e->program->imported.entries[i].key);
+            for (int i = 0; i < imports.n; i++) vec_push(e->arena, &names, imports.entries[i].key);
             Diag *d = elaborate_error(e, "P0153", head->span, "`%s` is not imported", head->name);
             const char *meant = imported_layer(e, callee->name);
             if (meant)
@@ -260,6 +269,10 @@ Value callee_value(Elaborator *e, const Expr *callee) {
         if (unknown_silent(e, callee->name)) return poison();
         NameList names = {0};
         add_function_names(e, &names, callee->name);
+        for (int i = 0; i < e->scope->symbols.n; i++) {
+            const Symbol *known = e->scope->symbols.entries[i].value;
+            if (known->value.kind == VALUE_FUNCTION) vec_push(e->arena, &names, known->name);
+        }
         const char *meant = imported_layer(e, callee->name);
         Diag *d = elaborate_error(e, "P0153", callee->span, "there is no operator or layer `%s`", callee->name);
         if (meant)

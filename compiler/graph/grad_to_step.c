@@ -328,7 +328,7 @@ Step *grad_to_step(Session *s, const Program *program, const Train *train, const
     Stepper st = {.s = s, .arena = s->arena, .train = train, .plan = plan, .model = model, .step = step};
     step->session = s;
     step->model = model;
-    if (!step_check_groups(&st) || !choose_micros(&st)) return NULL;
+    if (!choose_micros(&st)) return NULL;
     st.lr = scalar(&st, "lr", CLASS_SCALAR, DT_F32);
     st.number = scalar(&st, "step", CLASS_SCALAR, DT_I32);
     st.seed = scalar(&st, "seed", CLASS_SCALAR, DT_I32);

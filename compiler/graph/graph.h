@@ -65,6 +65,9 @@ typedef struct Step {
  * ordinary nodes. */
 Step *grad_to_step(Session *s, const Program *program, const Train *train, const Plan *plan, ModelGraph *model);
 
+/* Reports words of the optimizer's groups that mean no weight of the model. */
+void model_check_groups(Session *s, const Train *train, const ModelGraph *model);
+
 /* The weight decay of a tensor: that of its parameter group, or the optimizer's. */
 double step_weight_decay(const Train *train, const Tensor *weight);
 

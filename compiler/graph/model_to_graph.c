@@ -123,6 +123,7 @@ ModelGraph *model_to_graph(Session *s, const Program *program, const Train *trai
     add_results(&e);
     unused_weights(&e);
     freeze_weights(&e);
+    model_check_groups(s, train, e.model);
     data_check(&e);
     model_count(&e);
     return diag_count(s, SEV_ERROR) > e.errors ? NULL : e.model;

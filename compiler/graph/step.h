@@ -46,8 +46,6 @@ Node *rule_without_dropout(Copy *copy, const Node *node, Node *const *in);
  * share 1/micros when it does not depend on samples. NULL after a diagnostic, when it is neither a sum of the two. */
 Node *step_share(Stepper *st, Graph *graph, Node *value);
 
-/* Every word of the optimizer's groups means a weight; false after diagnostics. */
-bool step_check_groups(Stepper *st);
 Graph *step_init(Stepper *st);
 Graph *step_begin(Stepper *st);
 Graph *step_update(Stepper *st);

@@ -96,19 +96,18 @@ static const ParameterGroup *group_of(const Optimizer *optimizer, const Tensor *
     return NULL;
 }
 
-static bool word_is_idle(Stepper *st, Name word) {
-    for (int i = 0; i < st->model->inits.n; i++)
-        if (word_means(word, st->model->inits.at[i].weight)) return false;
+static bool word_is_idle(const ModelGraph *model, Name word) {
+    for (int i = 0; i < model->inits.n; i++)
+        if (word_means(word, model->inits.at[i].weight)) return false;
     return true;
 }
 
-static void report_idle(Stepper *st, const ParameterGroup *group, Name word) {
-    Diag *d = diag_error(st->s, "P0248", group->span, "parameter group `%s` means no weight of the model", word);
+static void report_idle(Session *s, const ModelGraph *model, const ParameterGroup *group, Name word) {
+    Diag *d = diag_error(s, "P0248", group->span, "parameter group `%s` means no weight of the model", word);
     VEC(Name) names = {0};
-    vec_push(st->arena, &names, step_name(st, "bias"));
-    vec_push(st->arena, &names, step_name(st, "norm"));
-    for (int i = 0; i < st->model->inits.n; i++)
-        vec_push(st->arena, &names, step_name(st, "%s", last_component(st->model->inits.at[i].weight->name)));
+    vec_push(s->arena, &names, "bias");
+    vec_push(s->arena, &names, "norm");
+    for (int i = 0; i < model->inits.n; i++) vec_push(s->arena, &names, last_component(model->inits.at[i].weight->name));
     Name nearest = nearest_name(word, names.at, names.n);
     if (nearest)
         diag_help(d, "did you mean `%s`?", nearest);
@@ -117,18 +116,15 @@ static void report_idle(Stepper *st, const ParameterGroup *group, Name word) {
 }
 
 /* A model may have no biases or no norms: only those two words may be idle. */
-bool step_check_groups(Stepper *st) {
-    bool fine = true;
-    for (int i = 0; i < st->train->optimizer.groups.n; i++) {
-        const ParameterGroup *group = &st->train->optimizer.groups.at[i];
+void model_check_groups(Session *s, const Train *train, const ModelGraph *model) {
+    for (int i = 0; i < train->optimizer.groups.n; i++) {
+        const ParameterGroup *group = &train->optimizer.groups.at[i];
         for (int k = 0; k < group->words.n; k++) {
             Name word = group->words.at[k];
-            if (strcmp(word, "bias") == 0 || strcmp(word, "norm") == 0 || !word_is_idle(st, word)) continue;
-            report_idle(st, group, word);
-            fine = false;
+            if (strcmp(word, "bias") == 0 || strcmp(word, "norm") == 0 || !word_is_idle(model, word)) continue;
+            report_idle(s, model, group, word);
         }
     }
-    return fine;
 }
 
 double step_weight_decay(const Train *train, const Tensor *weight) {

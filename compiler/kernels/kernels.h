@@ -64,7 +64,11 @@ struct Kernel {
     int n_refs;
     Loop *loop;                /* KERNEL_LOOP; a product's epilogue */
     Product *product;          /* KERNEL_PRODUCT */
-    Buffer *position;          /* attention while sampling: where the queries start; or NULL */
+    /* Attention: the first query's logical position is the sum of these scalars (the rank's coordinate, the position that
+     * is sampled) times their scales. */
+    Buffer *starts[MAX_MESH + 1];
+    int64_t start_scales[MAX_MESH + 1];
+    int n_starts;
     Attend *attend;            /* KERNEL_ATTEND: q k v out lse; KERNEL_ATTEND_GRAD: q k v out lse d_out dq dk dv */
     Scatter *scatter;          /* KERNEL_SCATTER: out, index, rows */
     Collective *collective;    /* KERNEL_COLLECTIVE: in, out */

@@ -197,6 +197,28 @@ static Node like_out(const Node *node, int k) {
     return like;
 }
 
+static void add_start(Lowering *l, Kernel *kernel, const char *scalar, int64_t scale) {
+    Buffer *buffer = lower_scalar(l, scalar, DT_I32);
+    kernel->starts[kernel->n_starts] = buffer;
+    kernel->start_scales[kernel->n_starts++] = scale;
+    lower_touch(l, buffer, kernel->first);
+}
+
+/* Where this rank's queries begin: causality compares logical positions. Keys are whole, so theirs begin at 0. */
+static void add_starts(Lowering *l, Kernel *kernel, const Node *node, const Dim *seq) {
+    if (!seq) return;
+    if (seq->at_position) add_start(l, kernel, "position", 1);
+    int64_t part = seq->size;
+    for (int a = 0; l->graph->mesh && a < l->graph->mesh->n; a++) {
+        const AxisType *type = &node->in[0]->type[a];
+        if (type->kind != AXIS_SHARDED || !dim_is_cut_by(seq, type->dim)) continue;
+        part /= l->graph->mesh->axes[a].size;
+        char name[128];
+        snprintf(name, sizeof name, "coord.%s", l->graph->mesh->axes[a].name);
+        add_start(l, kernel, name, part);
+    }
+}
+
 static void lower_attend(Lowering *l, Node *node) {
     AttendParts parts = attend_parts(node);
     Location in[3];
@@ -213,10 +235,7 @@ static void lower_attend(Lowering *l, Node *node) {
     a->o_batch = so.batch, a->o_seq = so.row, a->o_head = so.head;
     a->l_batch = sl.batch, a->l_seq = sl.row, a->l_head = sl.head;
     kernel->attend = a;
-    if (parts.seq && parts.seq->at_position) {
-        kernel->position = lower_scalar(l, "position", DT_I32);
-        lower_touch(l, kernel->position, kernel->first);
-    }
+    add_starts(l, kernel, node, parts.seq);
 }
 
 static void lower_attend_grad(Lowering *l, Node *node) {
@@ -234,6 +253,7 @@ static void lower_attend_grad(Lowering *l, Node *node) {
     for (int i = 0; i < 6; i++) kernel_add_ref(l, kernel, in[i].ref);
     for (int k = 0; k < 3; k++) kernel_add_ref(l, kernel, value->outs[k].ref);
     kernel->attend = a;
+    add_starts(l, kernel, node, parts.seq);
 }
 
 /* ---- scattered rows ------------------------------------------------------------------------------------------------------ */

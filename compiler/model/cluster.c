@@ -26,8 +26,9 @@ static const Gpu *find_gpu(ClusterReader *c, const Expr *e) {
     return stmt == NULL ? NULL : map_get(&found->gpus, stmt->name);
 }
 
-static void nodes_refuse(ClusterReader *c, Span span) {
-    Diag *d = diag_error(c->r->s, "P0132", span, "`nodes` cannot be read");
+static void nodes_refuse(ClusterReader *c, const Property *p) {
+    Diag *d = diag_error(c->r->s, "P0132", p->n > 1 ? p->items[1]->span : p->name_span, "`nodes` cannot be read");
+    if (p->n == 3) help_word(d, p->items[1], "of");
     diag_help(d, "write `nodes 2 of 8 * gpus.A100_SXM_80GB`: machines, GPUs in each, and which");
     c->broken = true;
 }
@@ -37,7 +38,7 @@ static void read_nodes(ClusterReader *c, const Property *p) {
     const Expr *what = p->n > 0 ? p->items[p->n - 1] : NULL;
     bool counted = p->n == 3 && expr_is_word(p->items[1], "of");
     if (!counted && p->n != 1) {
-        nodes_refuse(c, p->n > 1 ? p->items[1]->span : p->name_span);
+        nodes_refuse(c, p);
         return;
     }
     bool ok = !counted || take_integer(c->r, c->scope, "nodes", p->items[0], 1, &group.nodes);
@@ -180,7 +181,7 @@ static void read_property(ClusterReader *c, Map *seen, Property *p) {
         read_link(c, p);
     else if (strcmp(p->name, "chassis") == 0) {
         if (p->n == 2 && expr_is_word(p->items[1], "slots")) p->n = 1;
-        if (property_once(c->r, seen, p) && property_single(c->r, p) &&
+        if (property_once(c->r, seen, p) && property_single_and(c->r, p, "slots") &&
             take_number(c->r, c->scope, "chassis", p->items[0], &c->cluster->chassis_slots))
             c->chassis_span = p->span;
     } else if (strcmp(p->name, "power") == 0) {

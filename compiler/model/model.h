@@ -173,6 +173,8 @@ Program *ast_to_model(Session *s, const Ast *ast, Setting *settings, int n_setti
 /* Finds a layer or model by (possibly dotted) name. `scope` is the file it is used in. NULL when unknown. */
 const Stmt *program_find_layer(const Program *program, const Ast *scope, const Expr *name, const Ast **found_in);
 const Stmt *program_find_model(const Program *program, const Ast *scope, const Expr *name, const Ast **found_in);
+/* The imports of a file: the name it calls each by -> const Ast *. */
+Map program_imports(const Program *program, const Ast *scope);
 /* For messages: the nearest name to an unknown layer's, as it would be written there ("nn.layer_norm"), or NULL. */
 Name program_nearest_layer(const Program *program, const Ast *scope, const Expr *name);
 /* The number that a constant of the file (or of an import of it) stands for; NULL when there is none. */

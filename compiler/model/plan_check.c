@@ -205,7 +205,8 @@ static const char *rule_unbuilt(const Rule *rule) {
     if (rule->how == STORE_PADDED) return "a padded dimension";
     if (rule->how == STORE_UNEVEN) return "an uneven dimension";
     if (rule->how == STORE_REPEATED) return "a repeated factor";
-    return strcmp(rule->what, "batch") == 0 ? NULL : "a rule on a dimension other than `batch`";
+    if (rule->using_name != NULL && strcmp(rule->using_name, "gather") != 0) return "this way of splitting a sequence";
+    return NULL;
 }
 
 const char *plan_unbuilt(const Plan *plan, Span *where) {
@@ -231,10 +232,6 @@ const char *plan_unbuilt(const Plan *plan, Span *where) {
 }
 
 const char *train_unbuilt(const Train *train, Span *where) {
-    if (train->from != NULL) {
-        *where = train->from_span;
-        return "starting from stored weights";
-    }
     if (train->data_dim != NULL) {
         *where = train->data_dim_span;
         return "a data set for each index of a dimension";

@@ -17,23 +17,35 @@ bool property_read(Arena *arena, const Stmt *stmt, Property *out) {
     return true;
 }
 
-bool property_single(Resolver *r, const Property *p) {
+void help_word(Diag *d, const Expr *e, const char *word) {
+    if (e->kind != EXPR_NAME || nearest_name(e->name, &word, 1) == NULL) return;
+    diag_help(d, "did you mean `%s`?", word);
+    diag_fix(d, e->span, word);
+}
+
+bool property_single_and(Resolver *r, const Property *p, const char *word) {
     if (p->n == 1) return true;
     if (p->n == 0) {
         Diag *d = diag_error(r->s, "P0132", p->name_span, "`%s` has no value", p->name);
         diag_help(d, "write its value after it on the same line");
     } else {
-        diag_error(r->s, "P0132", p->items[1]->span, "`%s` takes one value", p->name);
+        Diag *d = diag_error(r->s, "P0132", p->items[1]->span, "`%s` takes one value", p->name);
+        if (word != NULL) help_word(d, p->items[1], word);
     }
     return false;
 }
 
+bool property_single(Resolver *r, const Property *p) { return property_single_and(r, p, NULL); }
+
 void property_unknown(Resolver *r, const char *kind, const Property *p, const char *const *known, int n) {
+    static const char *const on[] = {"on"};
     Diag *d = diag_error(r->s, "P0130", p->name_span, "a %s has no property `%s`", kind, p->name);
     Name near = nearest_name(p->name, known, n);
     if (near != NULL) {
         diag_help(d, "did you mean `%s`?", near);
         diag_fix(d, p->name_span, near);
+    } else if (strcmp(kind, "plan") == 0 && p->n > 1 && p->items[0]->kind == EXPR_NAME && nearest_name(p->items[0]->name, on, 1) != NULL) {
+        help_word(d, p->items[0], on[0]); /* `head onn tensor` is a rule */
     } else {
         diag_help(d, "it has %s", list_text(r->arena, known, n, " and "));
     }

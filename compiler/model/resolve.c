@@ -104,8 +104,22 @@ static bool help_qualified(Resolver *r, Diag *d, const FileScope *scope, const E
     return false;
 }
 
+/* Whether the name is met for the first time in its file: a second use of a misspelt declaration is no second mistake. */
+static bool is_first_use(Resolver *r, const Expr *name, const char *text) {
+    Name key = intern(r->s->names, arena_printf(r->arena, "%d %s", name->span.file, text));
+    if (map_get(&r->unknown, key) != NULL) return false;
+    map_put(r->arena, &r->unknown, key, (void *)(uintptr_t)name);
+    return true;
+}
+
+/* Whether the parser could not read all of the file: what is missing from it proves nothing. */
+static bool has_syntax_errors(const Resolver *r, const FileScope *scope) {
+    return diag_any_error(r->s, "P00", (Span){scope->ast->file, 0, INT32_MAX});
+}
+
 static void report_unknown_import(Resolver *r, const FileScope *scope, const Expr *name) {
     const Expr *base = name->args.at[0];
+    if (!is_first_use(r, name, arena_printf(r->arena, "%s.", base->name))) return;
     Diag *d = diag_error(r->s, "P0124", base->span, "unknown name `%s`", base->name);
     diag_label(d, "no import has this name");
     Name *names = NULL;
@@ -150,13 +164,10 @@ static void report_unknown_here(Resolver *r, const FileScope *scope, const Expr 
     }
 }
 
-/* Once for each name: the second use of a misspelt declaration is not a second mistake. */
 static void report_unknown(Resolver *r, const FileScope *scope, const FileScope *where, const Expr *name,
                            StmtKind kind) {
     const char *dotted = expr_dotted(r->arena, name);
-    Name key = intern(r->s->names, arena_printf(r->arena, "%d %s", name->span.file, dotted));
-    if (map_get(&r->unknown, key) != NULL) return;
-    map_put(r->arena, &r->unknown, key, (void *)(uintptr_t)name);
+    if (!is_first_use(r, name, dotted)) return;
     if (where == scope) {
         report_unknown_here(r, scope, name, kind);
         return;
@@ -164,6 +175,7 @@ static void report_unknown(Resolver *r, const FileScope *scope, const FileScope 
     Name *names = NULL;
     int n = 0, cap = 0;
     collect(r, where, "", kind, &names, &n, &cap);
+    if (has_syntax_errors(r, where) && nearest_name(name->name, names, n) == NULL) return;
     Diag *d = diag_error(r->s, "P0124", name->span, "unknown %s `%s`", kind_text(kind), dotted);
     help_nearest(r, d, name->name, names, n, name->name_span.file != 0 ? name->name_span : name->span);
 }
@@ -214,6 +226,17 @@ const Stmt *program_find_layer(const Program *program, const Ast *scope, const E
 
 const Stmt *program_find_model(const Program *program, const Ast *scope, const Expr *name, const Ast **found_in) {
     return find_kind(program, scope, name, STMT_MODEL, found_in);
+}
+
+Map program_imports(const Program *program, const Ast *scope) {
+    Map imports = {0};
+    const FileScope *file = scope_of(program, scope);
+    for (int i = 0; file != NULL && i < file->imports.n; i++) {
+        const Import *import = file->imports.entries[i].value;
+        if (import->file != NULL)
+            map_put(program->session->arena, &imports, import->name, (void *)(uintptr_t)import->file->ast);
+    }
+    return imports;
 }
 
 Name program_nearest_layer(const Program *program, const Ast *scope, const Expr *name) {

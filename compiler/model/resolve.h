@@ -125,6 +125,10 @@ typedef struct Property {
 bool property_read(Arena *arena, const Stmt *stmt, Property *out);
 /* Reports when the property has not exactly one value. */
 bool property_single(Resolver *r, const Property *p);
+/* The same; a second value that resembles `word`, which may stand there, gets that suggestion. */
+bool property_single_and(Resolver *r, const Property *p, const char *word);
+/* "did you mean" when `e` is nearly `word`. */
+void help_word(Diag *d, const Expr *e, const char *word);
 /* An unknown property of a block (`kind`: "gpu"), with the nearest of the known ones. */
 void property_unknown(Resolver *r, const char *kind, const Property *p, const char *const *known, int n);
 /* True the first time; reports the second. `seen`: Name -> Stmt. */

@@ -122,6 +122,13 @@ static void insert_region(Choices *choices, Graph *graph, Region *region) {
     region->nodes = in.out;
 }
 
+/* What the loader fills is divided by samples alone; each use cuts the part of a sample that it needs. */
+static AxisType stored_type(const Layout *layout, int axis, const Tensor *tensor) {
+    AxisType type = layout_type(layout, axis, &tensor->shape);
+    bool whole = tensor->class == CLASS_DATA && type.kind == AXIS_SHARDED && !type.dim->is_batch;
+    return whole ? (AxisType){.kind = AXIS_REPLICATED} : type;
+}
+
 /* Storage follows rule 1; accumulators take the type of what is first written to them, so a partial gradient stays
  * partial until its first use; what the runtime reads or writes is the same on every rank. */
 static void type_tensors(Graph *graph, const Layout *layout) {
@@ -129,8 +136,7 @@ static void type_tensors(Graph *graph, const Layout *layout) {
         Tensor *tensor = graph->tensors.at[i];
         if (tensor->typed || tensor->class == CLASS_GRADIENT) continue;
         for (int a = 0; a < layout->mesh.n; a++)
-            if (tensor->class != CLASS_SCALAR && tensor->class != CLASS_RESULT)
-                tensor->type[a] = layout_type(layout, a, &tensor->shape);
+            if (tensor->class != CLASS_SCALAR && tensor->class != CLASS_RESULT) tensor->type[a] = stored_type(layout, a, tensor);
         tensor->typed = true;
     }
 }

@@ -38,8 +38,30 @@ static const Token *statement_head(const Parser *p) {
     return &p->tokens.at[at];
 }
 
+/* A word that only makes sense inside a statement, misspelt: `oevr embed`, `vocab pdaded`. The mistake shows at the word or
+ * at the name behind it, since two names in a row are no expression. Short words resemble too much. */
+static const Token *misspelt_word(const Parser *p, const Token *token, Name *meant) {
+    static const char *const words[] = {"over", "on", "using", "padded", "uneven", "repeated", "along", "as", "like", "and", "or"};
+    enum { N_WORDS = sizeof words / sizeof *words, SHORTEST = 3 };
+    for (int back = 0; back < 2 && back <= p->last; back++) {
+        const Token *at = token - back;
+        bool is_name = (at->kind == NAME || at->kind == WORD) && at->hi - at->lo >= SHORTEST;
+        *meant = is_name ? nearest_name(at->name, words, N_WORDS) : NULL;
+        if (*meant) return at;
+        if (token->kind != NAME) break;
+    }
+    return NULL;
+}
+
 static void add_help(const Parser *p, Diag *d, const Token *token, const Expected *expected) {
     int kind = token->kind;
+    Name meant;
+    const Token *misspelt = misspelt_word(p, token, &meant);
+    if (misspelt) {
+        diag_help(d, "did you mean `%s`?", meant);
+        diag_fix(d, parser_span(p, misspelt->lo, misspelt->hi), meant);
+        return;
+    }
     if (token->stray)
         diag_help(d, "it closes nothing");
     else if (kind >= OVER && kind <= ALONG && (expects(expected, "a name") || expects(expected, "a value")))

@@ -123,6 +123,11 @@ static const PrtJson *list(Reader *r, const PrtJson *object, const char *name, b
     return prt_json_is(item, PRT_JSON_LIST) ? item : NULL;
 }
 
+static bool is_text(const PrtJson *object, const char *name, const char *value) {
+    const char *held = prt_json_text(field(object, name));
+    return held && !strcmp(held, value);
+}
+
 static PrtDType read_dtype(Reader *r, const PrtJson *object) {
     const PrtJson *item = field(object, "dtype");
     for (int i = 0; prt_json_is(item, PRT_JSON_TEXT) && i < PRT_DTYPES; i++) {
@@ -185,9 +190,8 @@ static void read_mesh(Reader *r, const PrtJson *root) {
 }
 
 static void read_dataset(Reader *r, const PrtJson *object, PrtDataset *set) {
-    const char *kind = text(r, object, "kind");
     set->span = text_or(r, object, "span", "");
-    if (!strcmp(kind, "arrays")) {
+    if (is_text(object, "kind", "arrays")) {
         set->kind = PRT_DATA_ARRAYS;
         const PrtJson *columns = field(object, "columns"), *item;
         if (!prt_json_is(columns, PRT_JSON_OBJECT)) complain(r, "`%scolumns` is missing", r->at);
@@ -201,9 +205,9 @@ static void read_dataset(Reader *r, const PrtJson *object, PrtDataset *set) {
             set->paths[set->n_paths++] = keep(r, prt_json_is(item, PRT_JSON_TEXT) ? item->text : "");
         }
     } else {
-        if (!strcmp(kind, "tokens")) set->kind = PRT_DATA_TOKENS;
-        else if (!strcmp(kind, "text")) set->kind = PRT_DATA_TEXT;
-        else complain(r, "`%skind` is `%s`: not `text`, `tokens` or `arrays`", r->at, kind);
+        if (is_text(object, "kind", "tokens")) set->kind = PRT_DATA_TOKENS;
+        else if (is_text(object, "kind", "text")) set->kind = PRT_DATA_TEXT;
+        else complain(r, "`%skind` is none of `text`, `tokens` and `arrays`", r->at);
         const PrtJson *paths = list(r, object, "paths", true), *item;
         set->paths = take(r, prt_json_size(paths), sizeof *set->paths);
         if (r->failed) return;
@@ -212,7 +216,6 @@ static void read_dataset(Reader *r, const PrtJson *object, PrtDataset *set) {
             set->paths[set->n_paths++] = keep(r, prt_json_is(item, PRT_JSON_TEXT) ? item->text : "");
         }
     }
-    free((char *)(uintptr_t)kind);
     if (!set->n_paths) complain(r, "`%s` names no file", r->at);
 }
 
@@ -233,11 +236,9 @@ static void read_input(Reader *r, const PrtJson *item, PrtInput *input) {
     static const char *const kinds[] = {"tokens", "next", "mask", "column"};
     PrtProgram *p = r->program;
     input->name = text(r, item, "name");
-    const char *role = text(r, item, "role");
     int kind = 0;
-    while (kind < 4 && strcmp(role, kinds[kind])) kind++;
-    if (kind == 4) complain(r, "`%srole` is `%s`", r->at, role);
-    free((char *)(uintptr_t)role);
+    while (kind < 4 && !is_text(item, "role", kinds[kind])) kind++;
+    if (kind == 4) complain(r, "`%srole` is none of `tokens`, `next`, `mask` and `column`", r->at);
     input->kind = (PrtInputKind)(kind & 3);
     input->dtype = read_dtype(r, item);
     if (input->dtype != PRT_F32 && input->dtype != PRT_I32) complain(r, "`%sdtype` is neither f32 nor i32", r->at);
@@ -437,11 +438,9 @@ static void read_optimizer(Reader *r, const PrtJson *root) {
         return;
     }
     stand(r, "optimizer.lr.");
-    const char *kind = text(r, rate, "kind");
-    if (!strcmp(kind, "linear")) p->rate.kind = PRT_RATE_LINEAR;
-    else if (!strcmp(kind, "cosine")) p->rate.kind = PRT_RATE_COSINE;
-    else if (strcmp(kind, "constant")) complain(r, "`optimizer.lr.kind` is `%s`", kind);
-    free((char *)(uintptr_t)kind);
+    if (is_text(rate, "kind", "linear")) p->rate.kind = PRT_RATE_LINEAR;
+    else if (is_text(rate, "kind", "cosine")) p->rate.kind = PRT_RATE_COSINE;
+    else if (!is_text(rate, "kind", "constant")) complain(r, "`optimizer.lr.kind` is none of `constant`, `linear` and `cosine`");
     p->rate.peak = real_or(r, rate, "peak", -1);
     if (p->rate.peak < 0) complain(r, "`optimizer.lr.peak` is missing or negative");
     p->rate.end = real_or(r, rate, "end", p->rate.kind == PRT_RATE_CONSTANT ? p->rate.peak : 0);

@@ -107,7 +107,9 @@ void prt_rank_start(PrtRun *run, PrtRank *rank) {
         prt_scalar_write(rank, name, rank->coords[a]);
     }
     prt_scalar_write(rank, "seed", (double)program->seed);
-    prt_entry_run(rank, program->roles[0].init, "init", 0, 0);
+    /* A checkpoint replaces all that init makes, and fresh memory is zero: so sampling touches no moments. */
+    bool needs_init = !run->loads || !(run->loads_moments || run->options->sample);
+    if (needs_init) prt_entry_run(rank, program->roles[0].init, "init", 0, 0);
     if (!run->loads) return;
     atomic_store(&rank->job->status[rank->number].doing, "loading a checkpoint");
     prt_checkpoint_load(rank, run->from, run->loads_moments);

@@ -64,7 +64,7 @@ static bool read_type(PrtFile *file, const char *at, char *why, size_t size) {
 
 bool prt_npy_header(PrtFile *file, int fd, int64_t file_bytes, char *why, size_t size) {
     unsigned char head[12] = {0};
-    static char header[65536];
+    char header[65536];
     if (prt_pread_all(fd, head, 10, 0)) {
         snprintf(why, size, "`%s`: %lld bytes are too few for an .npy file", file->path, (long long)file_bytes);
         return false;

@@ -141,6 +141,13 @@ class Training(Case):
         self.run_fake(FOUR, "--set", "save.path=c", "--set", "seed=8")
         self.assertNotEqual(self.bytes_of(40, "a"), self.bytes_of(40, "c"))
 
+    def test_threads_do_not_change_bits(self):
+        for n in (1, 2, 3):
+            self.run_fake(TWO, "--threads", str(n), "--set", "save.path=t%d" % n)
+            self.assertIn("of %d thread" % n, self.out)
+        self.assertEqual(self.bytes_of(40, "t1"), self.bytes_of(40, "t2"))
+        self.assertEqual(self.bytes_of(40, "t1"), self.bytes_of(40, "t3"))
+
     def test_metrics(self):
         out = self.run_fake(TWO, "--metrics", "m.jsonl", "--log-every", "5")
         lines = self.metrics()

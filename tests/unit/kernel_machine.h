@@ -104,7 +104,7 @@ static inline void km_attend(const Attend *a, float *const *p, int64_t start) {
 }
 
 /* q k v out lse d_out dq dk dv */
-static inline void km_attend_grad(const Attend *a, float *const *p) {
+static inline void km_attend_grad(const Attend *a, float *const *p, int64_t start) {
     for (int64_t b = 0; b < a->batch; b++)
         for (int64_t h = 0; h < a->kv_head * a->group; h++) {
             KmHead head = km_head(a, p[0], p[1], p[2], b, h);
@@ -117,7 +117,7 @@ static inline void km_attend_grad(const Attend *a, float *const *p) {
                 double delta = 0, lse = (double)p[4][head.l + i * a->l_seq];
                 for (int64_t d = 0; d < a->width; d++) delta += (double)out[d] * (double)g[d], dq[i * a->q_seq + d] = 0;
                 for (int64_t j = 0; j < a->key; j++) {
-                    double prob = exp(km_score(a, &head, i, j, 0) - lse), dp = 0;
+                    double prob = exp(km_score(a, &head, i, j, start) - lse), dp = 0;
                     for (int64_t d = 0; d < a->width; d++) dp += (double)g[d] * (double)head.v[j * a->v_key + d];
                     double ds = prob * (dp - delta) * a->scale;
                     for (int64_t d = 0; d < a->width; d++) {
@@ -200,11 +200,14 @@ static inline void km_kernel(KernelMachine *k, const Kernel *kernel) {
     for (int64_t r = 0; r < k->n_ranks; r++) {
         void *p[64];
         for (int i = 0; i < kernel->n_refs; i++) p[i] = km_address(k, r, &kernel->refs[i]);
+        int64_t start = 0;
+        for (int i = 0; i < kernel->n_starts; i++)
+            start += *(int32_t *)(k->arenas[r] + kernel->starts[i]->address) * kernel->start_scales[i];
         switch (kernel->kind) {
         case KERNEL_LOOP: loop_interpret(kernel->loop, p, 0, loop_rows(kernel->loop)); break;
         case KERNEL_PRODUCT: km_product(kernel->product, p[0], p[1], p[2]); break;
-        case KERNEL_ATTEND: km_attend(kernel->attend, (float *const *)p, 0); break;
-        case KERNEL_ATTEND_GRAD: km_attend_grad(kernel->attend, (float *const *)p); break;
+        case KERNEL_ATTEND: km_attend(kernel->attend, (float *const *)p, start); break;
+        case KERNEL_ATTEND_GRAD: km_attend_grad(kernel->attend, (float *const *)p, start); break;
         case KERNEL_SCATTER: km_scatter(k, r, kernel->scatter, p[0], p[1], p[2]); break;
         default: BUG("kernel kind %d", kernel->kind);
         }

@@ -292,6 +292,24 @@ static void handed_out_of_a_repeat(void **state) {
     session_free(e.s);
 }
 
+/* A rate is an attribute, though dropout takes further operands: the counters of its random stream, added later. */
+static void dropout_of_a_rate(void **state) {
+    (void)state;
+    Elaborated e = elaborate(open_text, "import models.gpt2\ntrain {\n model gpt2.GPT2(dropout = 0.25)\n data tokens(\"x\")\n"
+                                        " batch 2\n steps 1\n optimizer adamw(lr = 0.001)\n}\n");
+    assert_elaborates(e);
+    const Region *top = &e.model->graph->top;
+    int found = 0;
+    for (int i = 0; i < top->nodes.n; i++) {
+        const Node *node = top->nodes.at[i];
+        if (node->op == OP_DROPOUT) found++;
+        if (node->op == OP_DROPOUT) assert_true(node->n_in == 1 && node_attr(node, "rate")->number == 0.25);
+        for (int k = 0; node->region && k < node->region->nodes.n; k++) found += node->region->nodes.at[k]->op == OP_DROPOUT;
+    }
+    assert_int_equal(found, 3); /* after the tables, attention, the MLP */
+    session_free(e.s);
+}
+
 /* A weight that only one branch of an `if` reads is in use; a second repeat over the same dimension has its own path.
  */
 static void paths_of_weights(void **state) {
@@ -357,6 +375,8 @@ static const Mistake mistakes[] = {
     {"nn.layer_norm(x, embed), embed -> ffn", "nn.layer_norm(embed, embed), embed -> ffn", {"P0164", "`x` of `layer_norm` is a tensor, not dimension `embed`"}},
     {"nn.layer_norm(x, embed), embed -> ffn", "nn.layer_norm(x, x), embed -> ffn", {"P0164", "`in` of `layer_norm` is a dimension or a size"}},
     {"import nn\n", "import nn\nlayer f(x: [...]) {\n    return f(x)\n}\n", {"P0182", "layer `f` is never called"}},
+    {"    logits =", "    x = dropout(x)\n    logits =", {"P0160", "`dropout` lacks `rate`", "`dropout(x, rate)`"}},
+    {"    logits =", "    x = dropout(x, x)\n    logits =", {"P0255", "`rate` of `dropout` must be a number"}},
     /* statements */
     {"loss   = cross_entropy(logits, labels, over vocab, weight = mask)", "los = cross_entropy(logits, labels, over vocab, weight = mask)", {"P0175", "did you mean `loss` instead of `los`?", "test.plan:16:5"}},
     {"loss   = cross", "loss = 3\n    y = cross", {"P0168", "`loss` must be a tensor of floats, not the number 3"}},

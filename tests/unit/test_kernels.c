@@ -233,6 +233,14 @@ static void test_cuts(void **state) {
     run(LLAMA, "plan p {\n mesh data = 2, tensor = 2\n batch on data\n head, ffn on tensor\n microbatch 1\n}\n", NULL);
 }
 
+/* The sequence cut through attention: keys and values are gathered, queries keep their logical positions. */
+static void test_context(void **state) {
+    (void)state;
+    run(GPT, "plan p {\n mesh context = 2\n seq on context\n}\n", NULL);
+    run(GPT, "plan p {\n mesh context = 3, tensor = 2\n seq on context\n head, ffn on tensor\n}\n", NULL);
+    run(LLAMA, "plan p {\n mesh context = 5\n seq on context\n}\n", NULL);
+}
+
 /* Two actions swapped: two micro-batches are in flight, so what is saved has two copies. */
 static void test_schedules(void **state) {
     (void)state;
@@ -252,7 +260,7 @@ static void test_in_flight(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_single), cmocka_unit_test(test_micro), cmocka_unit_test(test_replicas), cmocka_unit_test(test_cuts),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_single), cmocka_unit_test(test_micro), cmocka_unit_test(test_replicas), cmocka_unit_test(test_cuts), cmocka_unit_test(test_context),
                                        cmocka_unit_test(test_schedules), cmocka_unit_test(test_in_flight)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

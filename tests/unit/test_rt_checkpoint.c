@@ -188,10 +188,50 @@ static void test_headers(void **state) {
     }
 }
 
+/* Any damage to a header is refused or harmless: never a crash, never a place outside of the file. */
+static void test_damaged_headers(void **state) {
+    (void)state;
+    static const char json[] = "{\"__metadata__\":{\"format\":\"pt\"},\"v\":{\"dtype\":\"F32\",\"shape\":[2,1],\"data_offsets\":[0,8]},"
+                               "\"w\":{\"dtype\":\"BF16\",\"shape\":[2],\"data_offsets\":[8,12]}}";
+    uint64_t n = sizeof json - 1;
+    char path[] = "/tmp/test_rt_checkpoint.XXXXXX", why[512], bytes[sizeof json + 32];
+    int fd = mkstemp(path), refused = 0;
+    uint32_t random = 1;
+    for (int round = 0; round < 4000; round++) {
+        memset(bytes, 0, sizeof bytes);
+        memcpy(bytes, &n, 8);
+        memcpy(bytes + 8, json, n);
+        size_t size = 8 + n + 12;
+        for (int k = 0; k < 1 + round % 3; k++) {
+            random = random * 1664525 + 1013904223;
+            size_t at = random % size;
+            random = random * 1664525 + 1013904223;
+            bytes[at] = (char)(random >> 24);
+        }
+        if (round % 5 == 0) size = random % size;
+        assert_int_equal(pwrite(fd, bytes, size, 0), (ssize_t)size);
+        assert_int_equal(ftruncate(fd, (off_t)size), 0);
+        PrtTable table;
+        if (!prt_table_read(path, fd, &table, why, sizeof why)) {
+            refused++;
+            continue;
+        }
+        for (int i = 0; i < table.n; i++) {
+            assert_in_range(table.entries[i].begin, table.header_bytes, (int64_t)size);
+            assert_in_range(table.entries[i].end, table.entries[i].begin, (int64_t)size);
+        }
+        prt_table_free(&table);
+    }
+    assert_in_range(refused, 2500, 3999);
+    close(fd);
+    unlink(path);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_xxh64),   cmocka_unit_test(test_xxh64_of_files),     cmocka_unit_test(test_blocks), cmocka_unit_test(test_block_of_scalar_and_nothing),
         cmocka_unit_test(test_header_round_trip), cmocka_unit_test(test_headers),
+        cmocka_unit_test(test_damaged_headers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -252,6 +252,54 @@ static void test_arrays(void **state) {
     rmdir(folder);
 }
 
+/* ---- damaged files ---- */
+
+static void test_damaged_files(void **state) {
+    Fixture *f = *state;
+    char bytes[1400], why[512];
+    int32_t header[3] = {20240520, 1, 180};
+    int64_t opened = 0;
+    uint32_t random = 1;
+    f->program->data[0].kind = PRT_DATA_TOKENS;
+    for (int round = 0; round < 3000; round++) {
+        memset(bytes, 1, sizeof bytes);
+        size_t size = 1024 + 360;
+        memcpy(bytes, header, sizeof header);
+        if (round % 2) {
+            static const char npy[] = "\x93NUMPY\x01\x00\x76\x00{'descr': '<u2', 'fortran_order': False, 'shape': (10, 19), }";
+            memset(bytes, ' ', 128);
+            memcpy(bytes, npy, sizeof npy - 1);
+            size = 128 + 380;
+        }
+        for (int k = 0; k < 1 + round % 4; k++) {
+            random = random * 1664525 + 1013904223;
+            size_t at = random % (round % 2 ? 80 : 16);
+            random = random * 1664525 + 1013904223;
+            bytes[at] = (char)(random >> 24);
+        }
+        if (round % 7 == 0) size = random % size;
+        FILE *file = fopen("a.txt", "w");
+        assert_int_equal(fwrite(bytes, 1, size, file), size);
+        fclose(file);
+        file = fopen("b.txt", "w");
+        for (int i = 0; i < 100; i++) fputc(i % 2, file); /* headerless */
+        fclose(file);
+        f->program->vocab = f->program->inputs[0].limit = round % 3 ? 65536 : 600;
+        PrtData *data = prt_data_open(f->program, 3, false, why, sizeof why);
+        if (!data) continue;
+        opened++;
+        int32_t x[16];
+        PrtRank rank = {.program = f->program};
+        for (int64_t i = 0; i < prt_data_samples(data, PRT_TRAINING); i += 2) {
+            prt_data_fill(&rank, data, PRT_TRAINING, &f->program->inputs[0], i, (char *)x);
+            for (int k = 0; k < 16; k++) assert_in_range(x[k], 0, f->program->vocab - 1);
+        }
+        prt_data_free(data);
+    }
+    assert_in_range(opened, 50, 2500);
+    f->program->data[0].kind = PRT_DATA_TEXT;
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_permutation_is_a_bijection),
@@ -261,6 +309,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_epochs, open_fixture, close_fixture),
         cmocka_unit_test_setup_teardown(test_blocks, open_fixture, close_fixture),
         cmocka_unit_test(test_arrays),
+        cmocka_unit_test_setup_teardown(test_damaged_files, open_fixture, close_fixture),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
