@@ -7,10 +7,19 @@
 
 #include "plan_parser.h"
 
+static void push_token(Parser *p, Token token) { vec_push(p->arena, &p->raw, token); }
+
 static void push(Parser *p, int kind, const char *lo, const char *hi) {
     Token token = {.kind = kind, .lo = (int32_t)(lo - p->text), .hi = (int32_t)(hi - p->text), .column = -1};
     if (kind == NAME || (kind >= OVER && kind <= ALONG)) token.name = intern_n(p->s->names, lo, (size_t)(hi - lo));
-    vec_push(p->arena, &p->raw, token);
+    push_token(p, token);
+}
+
+/* A character that no token has: the parser keeps silent about it. */
+static void push_bad(Parser *p, const char *lo, const char *hi) {
+    report_bad_character(p, lo, hi);
+    push(p, BAD, lo, hi);
+    vec_last(&p->raw).reported = true;
 }
 
 static void push_comment(Parser *p, const char *lo, const char *hi) {
@@ -56,9 +65,9 @@ void lex_file(Parser *p) {
             odd     = [\x80-\xff];
 
             $                     { push(p, END, lo, lo); break; }
-            *                     { report_bad_character(p, lo, at); push(p, BAD, lo, at); vec_last(&p->raw).reported = true; continue; }
-            odd+                  { report_bad_character(p, lo, at); push(p, BAD, lo, at); vec_last(&p->raw).reported = true; continue; }
-            "&&" | "||"           { report_bad_character(p, lo, at); push(p, BAD, lo, at); vec_last(&p->raw).reported = true; continue; }
+            *                     { push_bad(p, lo, at); continue; }
+            odd+                  { push_bad(p, lo, at); continue; }
+            "&&" | "||"           { push_bad(p, lo, at); continue; }
             [ \t\r]+              { continue; }
             "#" [^\n]*            { push_comment(p, lo, at); continue; }
             "\n"                  { push(p, NEWLINE, lo, at); continue; }
@@ -72,10 +81,10 @@ void lex_file(Parser *p) {
             "along"               { push(p, ALONG, lo, at); continue; }
             letter (letter | digit)* { push(p, NAME, lo, at); continue; }
 
-            number                { Token token = token_number(p, lo, at, &end); at = end; vec_push(p->arena, &p->raw, token); continue; }
-            "." digit+            { Token token = token_number(p, lo, at, &end); at = end; vec_push(p->arena, &p->raw, token); continue; }
-            ["] inside* ["]       { Token token = token_string(p, lo, at, true); vec_push(p->arena, &p->raw, token); continue; }
-            ["] inside* "\\"?     { Token token = token_string(p, lo, at, false); vec_push(p->arena, &p->raw, token); continue; }
+            number                { push_token(p, token_number(p, lo, at, &end)); at = end; continue; }
+            "." digit+            { push_token(p, token_number(p, lo, at, &end)); at = end; continue; }
+            ["] inside* ["]       { push_token(p, token_string(p, lo, at, true)); continue; }
+            ["] inside* "\\"?     { push_token(p, token_string(p, lo, at, false)); continue; }
 
             "..."                 { push(p, DOTS, lo, at); continue; }
             ".."                  { push(p, RANGE, lo, at); continue; }

@@ -67,11 +67,13 @@ static const Span NOWHERE;
 %token END 0 "end of the file"
 %token NEWLINE "end of the line"
 %token <token> NAME "a name" WORD "a property" INT "a whole number" FLOAT "a number" STRING "a text in quotes"
-%token <name> OVER "`over`" ON "`on`" USING "`using`" PADDED "`padded`" UNEVEN "`uneven`" REPEATED "`repeated`" ALONG "`along`"
+%token <name> OVER "`over`" ON "`on`" USING "`using`"
+%token <name> PADDED "`padded`" UNEVEN "`uneven`" REPEATED "`repeated`" ALONG "`along`"
 %token BAD "this character"
 %token DOTS "`...`" RANGE "`..`" ARROW "`->`" EQ "`==`" NE "`!=`" LE "`<=`" GE "`>=`" LT "`<`" GT "`>`"
 %token AND "`and`" OR "`or`" NOT "`not`" LIKE "`like`" AS "`as`"
-%token KW_IMPORT "`import`" KW_CONST "`const`" KW_GPU "`gpu`" KW_CLUSTER "`cluster`" KW_LAYER "`layer`" KW_MODEL "`model`"
+%token KW_IMPORT "`import`" KW_CONST "`const`" KW_GPU "`gpu`" KW_CLUSTER "`cluster`"
+%token KW_LAYER "`layer`" KW_MODEL "`model`"
 %token KW_TRAIN "`train`" KW_PLAN "`plan`" KW_DIM "`dim`" KW_FACTORS "`factors`" KW_INPUT "`input`" KW_TARGET "`target`"
 %token KW_WEIGHT "`weight`" KW_REPEAT "`repeat`" KW_IF "`if`" KW_ELSE "`else`" KW_RETURN "`return`"
 %token KW_AUXILIARY "`auxiliary`" KW_LOG "`log`" KW_NAMES "`names`" KW_MESH "`mesh`" KW_IN "`in`"
@@ -125,22 +127,23 @@ statement: import | declaration | tensor_statement | plan_statement | property |
 
 import:
     KW_IMPORT dotted                  { $$ = stmt_import(p, @$, $2); }
-  | KW_IMPORT dotted AS NAME          { $$ = stmt_import(p, @$, $2); $$->alias = $4->name; $$->alias_span = @4; }
+  | KW_IMPORT dotted AS NAME          { $$ = stmt_import(p, @$, $2); stmt_alias($$, $4, @4); }
 
 declaration:
     KW_CONST bindings                 { $$ = stmt_bindings(p, STMT_CONST, @$, $2); }
   | KW_GPU NAME block                 { $$ = stmt_new(p, STMT_GPU, @$, $2->name, @2); stmt_body($$, $3); }
   | KW_CLUSTER NAME block             { $$ = stmt_new(p, STMT_CLUSTER, @$, $2->name, @2); stmt_body($$, $3); }
   | KW_LAYER NAME '(' optional_parameters ')' block
-                                      { $$ = stmt_new(p, STMT_LAYER, @$, $2->name, @2); $$->params.at = $4->at.at; $$->params.n = $4->at.n; stmt_body($$, $6); }
+          { $$ = stmt_new(p, STMT_LAYER, @$, $2->name, @2); stmt_params($$, $4); stmt_body($$, $6); }
   | KW_MODEL NAME block               { $$ = stmt_new(p, STMT_MODEL, @$, $2->name, @2); stmt_body($$, $3); }
   | KW_MODEL NAME '(' optional_parameters ')' block
-                                      { $$ = stmt_new(p, STMT_MODEL, @$, $2->name, @2); $$->params.at = $4->at.at; $$->params.n = $4->at.n; stmt_body($$, $6); }
+          { $$ = stmt_new(p, STMT_MODEL, @$, $2->name, @2); stmt_params($$, $4); stmt_body($$, $6); }
   | KW_MODEL NAME '=' expression      { $$ = stmt_new(p, STMT_MODEL, @$, $2->name, @2); $$->value = $4; }
   | KW_TRAIN block                    { $$ = stmt_new(p, STMT_TRAIN, @$, NULL, NOWHERE); stmt_body($$, $2); }
   | KW_TRAIN NAME block               { $$ = stmt_new(p, STMT_TRAIN, @$, $2->name, @2); stmt_body($$, $3); }
   | KW_PLAN NAME block                { $$ = stmt_new(p, STMT_PLAN, @$, $2->name, @2); stmt_body($$, $3); }
-  | KW_PLAN NAME ON dotted block      { $$ = stmt_new(p, STMT_PLAN, @$, $2->name, @2); $$->value = $4; stmt_body($$, $5); }
+  | KW_PLAN NAME ON dotted block
+          { $$ = stmt_new(p, STMT_PLAN, @$, $2->name, @2); $$->value = $4; stmt_body($$, $5); }
 
 optional_parameters: %empty { $$ = NEW(p->arena, Params); } | parameters
 parameters:
@@ -161,13 +164,14 @@ tensor_statement:
     KW_DIM dimensions                 { $$ = stmt_bindings(p, STMT_DIM, @$, $2); }
   | KW_FACTORS NAME '=' expression    { $$ = stmt_new(p, STMT_FACTORS, @$, $2->name, @2); $$->value = $4; }
   | KW_INPUT NAME ':' type optional_value
-                                      { $$ = stmt_new(p, STMT_INPUT, @$, $2->name, @2); $$->type = $4; $$->value = $5; }
+          { $$ = stmt_new(p, STMT_INPUT, @$, $2->name, @2); $$->type = $4; $$->value = $5; }
   | KW_TARGET NAME ':' type optional_value
-                                      { $$ = stmt_new(p, STMT_TARGET, @$, $2->name, @2); $$->type = $4; $$->value = $5; }
+          { $$ = stmt_new(p, STMT_TARGET, @$, $2->name, @2); $$->type = $4; $$->value = $5; }
   | KW_WEIGHT NAME ':' type optional_value
-                                      { $$ = stmt_new(p, STMT_WEIGHT, @$, $2->name, @2); $$->type = $4; $$->value = $5; }
+          { $$ = stmt_new(p, STMT_WEIGHT, @$, $2->name, @2); $$->type = $4; $$->value = $5; }
   | KW_REPEAT NAME block              { $$ = stmt_new(p, STMT_REPEAT, @$, $2->name, @2); stmt_body($$, $3); }
-  | KW_REPEAT NAME AS NAME block      { $$ = stmt_new(p, STMT_REPEAT, @$, $2->name, @2); $$->alias = $4->name; $$->alias_span = @4; stmt_body($$, $5); }
+  | KW_REPEAT NAME AS NAME block
+          { $$ = stmt_new(p, STMT_REPEAT, @$, $2->name, @2); stmt_alias($$, $4, @4); stmt_body($$, $5); }
   | KW_RETURN expression              { $$ = stmt_valued(p, STMT_RETURN, @$, $2); }
   | KW_AUXILIARY expression           { $$ = stmt_valued(p, STMT_AUXILIARY, @$, $2); }
   | KW_LOG expression                 { $$ = stmt_valued(p, STMT_LOG, @$, $2); }
@@ -178,8 +182,9 @@ tensor_statement:
 if:
     KW_IF expression block            { $$ = stmt_valued(p, STMT_IF, @$, $2); stmt_body($$, $3); }
   | KW_IF expression block KW_ELSE block
-                                      { $$ = stmt_valued(p, STMT_IF, @$, $2); stmt_body($$, $3); $$->otherwise = *$5; }
-  | KW_IF expression block KW_ELSE if { $$ = stmt_valued(p, STMT_IF, @$, $2); stmt_body($$, $3); $$->otherwise = *stmts_add(p, NULL, $5); }
+          { $$ = stmt_valued(p, STMT_IF, @$, $2); stmt_body($$, $3); $$->otherwise = *$5; }
+  | KW_IF expression block KW_ELSE if
+          { $$ = stmt_valued(p, STMT_IF, @$, $2); stmt_body($$, $3); $$->otherwise = *stmts_add(p, NULL, $5); }
 
 dimensions:
     dimension                         { $$ = bindings_add(p, NULL, $1); }
@@ -210,7 +215,8 @@ plan_statement:
   | KW_IN dotted range_end block      { $$ = stmt_valued(p, STMT_IN, @$, $2); $$->range = $3; stmt_body($$, $4); }
 range_end:
     INT                               { $$ = expr_literal(p, EXPR_INT, @1, $1); }
-  | INT RANGE expression              { $$ = expr_pair(p, EXPR_RANGE, @$, expr_literal(p, EXPR_INT, @1, $1), 0, @2, $3); }
+  | INT RANGE expression
+          { $$ = expr_pair(p, EXPR_RANGE, @$, expr_literal(p, EXPR_INT, @1, $1), 0, @2, $3); }
 how:
     dotted
   | dotted '(' optional_arguments ')' { $$ = expr_call(p, @$, $1, $3); }
@@ -221,7 +227,8 @@ word:
     dotted                            { $$ = (RuleWord){.what = $1, .how = STORE_PLAIN, .how_span = NOWHERE}; }
   | dotted PADDED                     { $$ = (RuleWord){.what = $1, .how = STORE_PADDED, .how_span = @2}; }
   | dotted REPEATED                   { $$ = (RuleWord){.what = $1, .how = STORE_REPEATED, .how_span = @2}; }
-  | dotted UNEVEN '(' expressions ')' { $$ = (RuleWord){.what = $1, .how = STORE_UNEVEN, .how_span = @2, .sizes = *$4}; }
+  | dotted UNEVEN '(' expressions ')'
+          { $$ = (RuleWord){.what = $1, .how = STORE_UNEVEN, .how_span = @2, .sizes = *$4}; }
 axes:
     NAME                              { $$ = axes_add(p, NULL, $1->name, @1); }
   | axes ',' NAME                     { $$ = axes_add(p, $1, $3->name, @3); }
@@ -261,7 +268,7 @@ expression:
   | FLOAT                             { $$ = expr_literal(p, EXPR_FLOAT, @$, $1); }
   | STRING                            { $$ = expr_literal(p, EXPR_STRING, @$, $1); }
   | '(' ')'                           { $$ = expr_list(p, EXPR_TUPLE, @$, NULL); }
-  | '(' expressions ')'               { $$ = $2->n == 1 ? $2->at[0] : expr_list(p, EXPR_TUPLE, @$, $2); }
+  | '(' expressions ')'               { $$ = expr_group(p, @$, $2); }
   | '[' optional_expressions ']'      { $$ = expr_list(p, EXPR_LIST, @$, $2); }
   | dotted '(' optional_arguments ')' { $$ = expr_call(p, @$, $1, $3); }
   | expression ALONG dotted           { $$ = expr_pair(p, EXPR_ALONG, @$, $1, 0, @2, $3); }
@@ -292,10 +299,11 @@ arguments:
   | arguments ',' argument            { $$ = args_add(p, $1, $3); }
 argument:
     expression                        { $$ = argument(NULL, NOWHERE, false, $1); }
-  | expression ARROW expression       { $$ = argument(NULL, NOWHERE, false, expr_pair(p, EXPR_ARROW, @$, $1, 0, @2, $3)); }
+  | expression ARROW expression
+          { $$ = argument(NULL, NOWHERE, false, expr_pair(p, EXPR_ARROW, @$, $1, 0, @2, $3)); }
   | NAME '=' expression               { $$ = argument($1->name, @1, false, $3); }
   | OVER dotted                       { $$ = argument($1, @1, true, $2); }
-  | OVER '(' expressions ')'          { $$ = argument($1, @1, true, $3->n == 1 ? $3->at[0] : expr_list(p, EXPR_TUPLE, span_join(@2, @4), $3)); }
+  | OVER '(' expressions ')'          { $$ = argument($1, @1, true, expr_group(p, span_join(@2, @4), $3)); }
 
 %%
 
@@ -328,7 +336,8 @@ static bool is_one_of(const char *name, const char *const *names) {
 static int yyreport_syntax_error(const yypcontext_t *context, Parser *p) {
     static const char *const operators[] = {"`+`", "`-`", "`*`", "`/`", "`==`", "`!=`", "`<`", "`<=`", "`>`", "`>=`",
                                             "`and`", "`or`", "`along`", "`..`", "`->`", NULL};
-    static const char *const values[] = {"a name", "a whole number", "a number", "a text in quotes", "`not`", "`-`", "`(`", "`[`", NULL};
+    static const char *const values[] = {"a name", "a whole number", "a number", "a text in quotes", "`not`", "`-`",
+                                         "`(`", "`[`", NULL};
     static const char *const goes_on[] = {"`.`", "`(`", "`=`", "`:`", "`padded`", "`uneven`", "`repeated`", NULL};
     yysymbol_kind_t kinds[YYNTOKENS];
     int n = yypcontext_expected_tokens(context, kinds, YYNTOKENS);

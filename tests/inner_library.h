@@ -17,7 +17,8 @@ static inline void inner_command(const char *command) {
 static inline void inner_build_runtime(const char *folder) {
     char command[2048];
     snprintf(command, sizeof command,
-             "cd %s && printf '#include <stdio.h>\\n#include <stdlib.h>\\ntypedef struct PrtRank R;_Noreturn void prt_fail(R "
+             "cd %s && printf '#include <stdio.h>\\n#include <stdlib.h>\\ntypedef struct PrtRank R;_Noreturn void "
+             "prt_fail(R "
              "*r,const char *f,...){(void)r;puts(f);abort();}' > stub.c && cc -O2 -g -fPIC -D_GNU_SOURCE -I%s/runtime "
              "-I%s/runtime/include -c stub.c %s/runtime/cpu/*.c",
              folder, PLAN_SOURCE_DIR, PLAN_SOURCE_DIR, PLAN_SOURCE_DIR);
@@ -44,7 +45,8 @@ static inline void inner_emit(const char *folder, const char *name, const char *
 /* Links what inner_emit and inner_build_runtime made, and loads it. */
 static inline void *inner_load(const char *folder, const char *name) {
     char command[1024], path[256];
-    snprintf(command, sizeof command, "cd %s && cc -shared -Wl,-Bsymbolic -o %s.so %s.obj *.o -lm -lpthread", folder, name, name);
+    snprintf(command, sizeof command, "cd %s && cc -shared -Wl,-Bsymbolic -o %s.so %s.obj *.o -lm -lpthread", folder,
+             name, name);
     inner_command(command);
     snprintf(path, sizeof path, "%s/%s.so", folder, name);
     void *handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);

@@ -131,7 +131,8 @@ int diag_count(const Session *s, Severity severity);
  * out after a mistake proves nothing: later stages ask before they call something missing. */
 bool diag_any_error(const Session *s, const char *code, Span within);
 
-/* The candidate nearest to `word` by edit distance (at most a third of its length, at least 1), or NULL. */
+/* The candidate nearest to `word` by edit distance (at most a third of its length, at least 1), or NULL. Of equally near
+ * ones, that with the longest common beginning; then the first. */
 Name nearest_name(Name word, const Name *candidates, int n);
 
 /* A fault of ours: prints where, asks for a report, exits 70. */

@@ -16,7 +16,8 @@ static bool diag_is_new(Session *s, const char *code, Span span, const char *mes
 static Diag *diag_add(Session *s, Severity severity, const char *code, Span span, const char *format, va_list args) {
     Diag *d = NEW(s->arena, Diag);
     const char *message = arena_vprintf(s->arena, format, args);
-    *d = (Diag){.session = s, .severity = severity, .code = code, .message = message, .span = span, .order = s->diags.n};
+    *d =
+        (Diag){.session = s, .severity = severity, .code = code, .message = message, .span = span, .order = s->diags.n};
     if (!diag_is_new(s, code, span, message)) return d; /* takes labels and notes, and is never printed */
     s->counts[severity]++;
     vec_push(s->arena, &s->diags, d);

@@ -20,7 +20,8 @@ struct Diag {
 
 enum { MOST_SHOWN = 20 };
 
-/* Sorts what was reported by file and position, what belongs to no place last, and equal places as they were reported. */
+/* Sorts what was reported by file and position, what belongs to no place last, and equal places as they were reported.
+ */
 void diag_sort(Session *s);
 /* The diagnostic as people read it. */
 void diag_render(const Diag *d, Text *out, bool color);

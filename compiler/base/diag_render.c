@@ -27,8 +27,9 @@ static int character_width(uint32_t code) {
         uint32_t first, last;
         int width;
     } ranges[] = {
-        {0x0300, 0x036f, 0}, {0x200b, 0x200f, 0}, {0xfe00, 0xfe0f, 0}, {0x1100, 0x115f, 2},   {0x2e80, 0xa4cf, 2},   {0xac00, 0xd7a3, 2},
-        {0xf900, 0xfaff, 2}, {0xfe30, 0xfe6f, 2}, {0xff00, 0xff60, 2}, {0xffe0, 0xffe6, 2}, {0x1f300, 0x1faff, 2}, {0x20000, 0x3fffd, 2},
+        {0x0300, 0x036f, 0}, {0x200b, 0x200f, 0}, {0xfe00, 0xfe0f, 0},   {0x1100, 0x115f, 2},
+        {0x2e80, 0xa4cf, 2}, {0xac00, 0xd7a3, 2}, {0xf900, 0xfaff, 2},   {0xfe30, 0xfe6f, 2},
+        {0xff00, 0xff60, 2}, {0xffe0, 0xffe6, 2}, {0x1f300, 0x1faff, 2}, {0x20000, 0x3fffd, 2},
     };
     for (size_t i = 0; i < sizeof ranges / sizeof *ranges; i++)
         if (code >= ranges[i].first && code <= ranges[i].last) return ranges[i].width;
@@ -36,10 +37,12 @@ static int character_width(uint32_t code) {
 }
 
 static bool disturbs_terminal(uint32_t code) {
-    return code < 0x20 || (code >= 0x7f && code < 0xa0) || (code >= 0x202a && code <= 0x202e) || (code >= 0x2066 && code <= 0x2069);
+    return code < 0x20 || (code >= 0x7f && code < 0xa0) || (code >= 0x202a && code <= 0x202e) ||
+           (code >= 0x2066 && code <= 0x2069);
 }
 
-/* Adds [at, end) fit for a terminal, when `out` is set, and returns the column reached from column `column` (from 0). */
+/* Adds [at, end) fit for a terminal, when `out` is set, and returns the column reached from column `column` (from 0).
+ */
 static int add_shown(Text *out, const char *at, const char *end, int column) {
     while (at < end) {
         uint32_t code;
@@ -67,7 +70,8 @@ static int digits(int number) {
 }
 
 /* The source line of a span with carets below; a span of several lines is shown by its first. */
-static void render_place(const Diag *d, Text *out, Span span, const char *label, const char *caret_color, int gutter, const Colors *c) {
+static void render_place(const Diag *d, Text *out, Span span, const char *label, const char *caret_color, int gutter,
+                         const Colors *c) {
     const SourceFile *file = session_file(d->session, span);
     if (!file) return;
     Place place = session_place(d->session, span);

@@ -6,7 +6,7 @@ struct Interner {
     struct Slot {
         Name name; /* NULL: free */
         uint32_t length, hash;
-    } *slots;
+    } * slots;
     size_t n, n_slots; /* n_slots is a power of two */
 };
 

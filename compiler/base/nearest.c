@@ -25,6 +25,13 @@ static int edit_distance(const char *a, int n, const char *b, int m) {
     return last[m];
 }
 
+/* People get the beginning of a word right. */
+static int common_prefix(const char *a, const char *b) {
+    int n = 0;
+    while (a[n] && a[n] == b[n]) n++;
+    return n;
+}
+
 Name nearest_name(Name word, const Name *candidates, int n) {
     size_t length = strlen(word);
     if (length > LONGEST_NAME) return NULL;
@@ -35,7 +42,8 @@ Name nearest_name(Name word, const Name *candidates, int n) {
         if (!other || other > LONGEST_NAME) continue;
         int distance = edit_distance(word, (int)length, candidates[i], (int)other);
         bool nothing_in_common = distance >= (int)(length > other ? length : other);
-        if (distance >= best || nothing_in_common) continue;
+        if (distance > best || nothing_in_common) continue;
+        if (distance == best && (!nearest || common_prefix(word, candidates[i]) <= common_prefix(word, nearest))) continue;
         best = distance;
         nearest = candidates[i];
     }

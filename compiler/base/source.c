@@ -106,7 +106,11 @@ const SourceFile *session_file(const Session *s, Span span) {
 /* Bytes of the UTF-8 character at `at`, and its code point; a byte that begins none is one character, U+FFFD. */
 int utf8_decode(const char *at, const char *end, uint32_t *code) {
     unsigned char first = (unsigned char)*at;
-    int n = first < 0x80 ? 1 : first >= 0xc2 && first < 0xe0 ? 2 : (first & 0xf0) == 0xe0 ? 3 : first >= 0xf0 && first < 0xf5 ? 4 : 0;
+    int n = first < 0x80                    ? 1
+            : first >= 0xc2 && first < 0xe0 ? 2
+            : (first & 0xf0) == 0xe0        ? 3
+            : first >= 0xf0 && first < 0xf5 ? 4
+                                            : 0;
     *code = n == 1 ? first : n ? first & (0x7fu >> n) : 0xfffd;
     if (!n || end - at < n) return *code = 0xfffd, 1;
     for (int i = 1; i < n; i++) {

@@ -155,6 +155,8 @@ void cg_debug_finish(Codegen *g);        /* before the module is verified */
 Codegen *cg_new_gpu(Session *s, const char *module_name, int sm);
 void cg_verify(Codegen *g); /* BUG when the module is not valid */
 bool cg_has_feature(const char *features, const char *name);
+/* Two loops with the same key have the same code for the host, but for lines in debug info. */
+const char *cg_loop_key(Arena *arena, const Loop *loop);
 /* The GPU's form of a loop (nvptx.c), in a module for the GPU, or for the host with emulated threads (tests). */
 void cg_gpu_kernel(Codegen *g, const Loop *loop);
 

@@ -20,14 +20,30 @@ T loop_memory_llvm(Codegen *g, LoopMemory memory) {
     return memory == LOOP_MEM_F32 ? g->f32 : bytes == 4 ? g->i32 : bytes == 2 ? g->i16 : g->i8;
 }
 
+static Loop *collapsed(Arena *arena, const Loop *loop) {
+    Loop *copy = NEW(arena, Loop);
+    *copy = *loop;
+    copy->code.at = NEW_N(arena, LoopInstr, loop->code.n + 1);
+    memcpy(copy->code.at, loop->code.at, sizeof *loop->code.at * (size_t)loop->code.n);
+    loop_collapse(copy);
+    return copy;
+}
+
+const char *cg_loop_key(Arena *arena, const Loop *loop) {
+    Loop *copy = collapsed(arena, loop);
+    copy->name = "";
+    /* The first axis is bounded by lo and hi alone, unless it decides how many columns are summed at once. */
+    bool open = loop_emit_row_wise(copy) || copy->n_outer > 1 || copy->n_axes == copy->n_outer;
+    if (copy->n_outer > 0 && open) copy->extent[0] = 0;
+    Text text = {.arena = arena};
+    loop_print(copy, &text);
+    return text.at;
+}
+
 LoopEmit *loop_emit_new(Codegen *g, const Loop *loop) {
     Text why = {.arena = g->arena};
     if (!loop_verify(loop, &why)) BUG("%s", why.at);
-    Loop *copy = NEW(g->arena, Loop);
-    *copy = *loop;
-    copy->code.at = NEW_N(g->arena, LoopInstr, loop->code.n + 1);
-    memcpy(copy->code.at, loop->code.at, sizeof *loop->code.at * (size_t)loop->code.n);
-    loop_collapse(copy);
+    Loop *copy = collapsed(g->arena, loop);
     CHECK(copy->n_pointers <= LOOP_MAX_POINTERS);
     LoopEmit *e = NEW(g->arena, LoopEmit);
     int n = copy->code.n + 1;

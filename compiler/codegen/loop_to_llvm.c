@@ -380,23 +380,48 @@ static int columns_at_once(const Host *h) {
     return loop->extent[h->e->lane_axis] >= many * h->g->width ? many : 1;
 }
 
-/* Rows with index [from, to) on the lane axis, the other outer axes given. */
-static void lanes_run(Host *h, V from, V to) {
+/* About how many vector instructions a group takes. */
+static int group_cost(const Loop *loop) {
+    static const unsigned char costs[LOOP_OP_COUNT] = {
+        [LOOP_EXP] = 18, [LOOP_LOG] = 25, [LOOP_TANH] = 35, [LOOP_SIN] = 25, [LOOP_COS] = 25, [LOOP_POW] = 80, [LOOP_IMULHI] = 8,
+    };
+    int cost = 0;
+    for (int i = 0; i < loop->code.n; i++) cost += 1 + costs[loop->code.at[i].op];
+    return cost;
+}
+
+/* What is left of a run after its whole groups. */
+static void lanes_rest(Host *h, V rest, V to) {
     Codegen *g = h->g;
-    loop_emit_row_pointers(h->e);
-    int columns = columns_at_once(h);
-    if (columns > 1) from = lanes_groups(h, from, to, columns * g->width);
-    V rest = lanes_groups(h, from, to, g->width);
-    CgFor groups;
     if (masks_are_cheap(h)) {
         Block join = cg_if_begin(g, cg_icmp(g, LLVMIntSLT, rest, to));
         lanes_group(h, rest, g->width, cg_mask_below(g, g->width, cg_sub(g, to, rest)));
         cg_if_end(g, join);
-    } else {
-        cg_for_begin(g, &groups, rest, to, cg_i64(g, 1), false);
-        lanes_group(h, groups.iv, 1, NULL);
-        cg_for_end(g, &groups, NULL, NULL);
+        return;
     }
+    CgFor points;
+    cg_for_begin(g, &points, rest, to, cg_i64(g, 1), false);
+    lanes_group(h, points.iv, 1, NULL);
+    cg_for_end(g, &points, NULL, NULL);
+}
+
+/* Rows with index [from, to) on the lane axis, the other outer axes given. */
+static void lanes_run(Host *h, V from, V to) {
+    Codegen *g = h->g;
+    /* From here on a mask on every store costs little beside the rest, and a second copy of the code a lot. */
+    enum { ONE_COPY = 120 };
+    loop_emit_row_pointers(h->e);
+    if (group_cost(h->e->loop) >= ONE_COPY && masks_are_cheap(h)) {
+        CgFor groups;
+        cg_for_begin(g, &groups, from, to, cg_i64(g, g->width), false);
+        V left = cg_imin(g, cg_sub(g, to, groups.iv), cg_i64(g, g->width));
+        lanes_group(h, groups.iv, g->width, cg_mask_below(g, g->width, left));
+        cg_for_end(g, &groups, NULL, NULL);
+        return;
+    }
+    int columns = columns_at_once(h);
+    if (columns > 1) from = lanes_groups(h, from, to, columns * g->width);
+    lanes_rest(h, lanes_groups(h, from, to, g->width), to);
 }
 
 /* Index of axes [0, n) for the next point, counting the last one fastest. */

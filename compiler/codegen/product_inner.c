@@ -1,8 +1,9 @@
 /* The inner kernels of matrix products, generated once a program, and the constant `plan_inner` that lists them.
  *
- * In: the target's vector width W. Out: the micro-kernel (an outer-product tile of C kept in registers while k runs over
- * packed panels), the packing functions for the three ways memory can lie, and PrtInner (runtime/include/plan_rt.h),
- * through which the drivers in runtime/cpu call them. Strides and sizes are arguments: one set serves all products.
+ * In: the target's vector width W. Out: the micro-kernel (an outer-product tile of C kept in registers while k runs
+ * over packed panels), the packing functions for the three ways memory can lie, and PrtInner
+ * (runtime/include/plan_rt.h), through which the drivers in runtime/cpu call them. Strides and sizes are arguments: one
+ * set serves all products.
  *
  * The tile is chosen so that accumulators + one row of B + one splat fit the registers: W = 16 has 32 of them, 8 and 4
  * have 16. A column of A is read one float at a time and splat once for all vectors of B's row. */
@@ -24,15 +25,14 @@ static InnerShape inner_shape(const Codegen *g) {
     if (g->width == 16) s.tile_m = 12;
     s.tile_n = s.vectors * g->width;
     s.panel_m = s.tile_m <= g->width ? g->width : 2 * g->width;
-    CHECK((s.block_k * (s.block_n + s.tile_n) + s.block_k * (s.block_m / s.tile_m + 1) * s.panel_m) * 4 <= PRT_SCRATCH_BYTES);
+    CHECK((s.block_k * (s.block_n + s.tile_n) + s.block_k * (s.block_m / s.tile_m + 1) * s.panel_m) * 4 <=
+          PRT_SCRATCH_BYTES);
     return s;
 }
 
-V inner_fma(Codegen *g, V x, V y, V z) {
-    return g->has_fma ? cg_fma(g, x, y, z) : cg_fadd(g, cg_fmul(g, x, y), z);
-}
+V inner_fma(Codegen *g, V x, V y, V z) { return g->has_fma ? cg_fma(g, x, y, z) : cg_fadd(g, cg_fmul(g, x, y), z); }
 
-/* ---- the micro-kernel --------------------------------------------------------------------------------------------- */
+/* ---- the micro-kernel ---------------------------------------------------------------------------------------- */
 
 enum { MAX_ACCUMULATORS = 32, UNROLL = 4, PREFETCH_STEPS = 8 };
 
@@ -49,7 +49,8 @@ static void tile_step(Codegen *g, const TileEmit *t, V step, V *acc) {
     V row[4];
     V b = cg_at(g, g->f32, t->b, cg_mul(g, step, cg_i64(g, t->shape.tile_n)));
     V a = cg_at(g, g->f32, t->a, cg_mul(g, step, cg_i64(g, t->shape.panel_m)));
-    for (int v = 0; v < t->shape.vectors; v++) row[v] = cg_load(g, t->vector, cg_at(g, g->f32, b, cg_i64(g, v * g->width)), 4 * g->width);
+    for (int v = 0; v < t->shape.vectors; v++)
+        row[v] = cg_load(g, t->vector, cg_at(g, g->f32, b, cg_i64(g, v * g->width)), 4 * g->width);
     for (int at = 0; at < t->shape.tile_n; at += 16)
         cg_prefetch(g, cg_at(g, g->f32, b, cg_i64(g, PREFETCH_STEPS * t->shape.tile_n + at)), false);
     for (int i = 0; i < t->shape.tile_m; i++) {
@@ -81,7 +82,8 @@ static void tile_store_full(Codegen *g, const TileEmit *t, bool add) {
         V row = cg_at(g, g->f32, t->c, cg_mul(g, t->ldc, cg_i64(g, i)));
         for (int v = 0; v < t->shape.vectors; v++) {
             V at = cg_at(g, g->f32, row, cg_i64(g, v * g->width));
-            cg_store(g, tile_result(g, t, t->acc[i * t->shape.vectors + v], add ? cg_load(g, t->vector, at, 4) : NULL), at, 4);
+            cg_store(g, tile_result(g, t, t->acc[i * t->shape.vectors + v], add ? cg_load(g, t->vector, at, 4) : NULL),
+                     at, 4);
         }
     }
     LLVMBuildRetVoid(g->builder);
@@ -89,7 +91,8 @@ static void tile_store_full(Codegen *g, const TileEmit *t, bool add) {
 
 /* Fewer rows or columns: the sums go through memory, so that a loop can count the rows. */
 static void tile_store_edge(Codegen *g, const TileEmit *t, V buffer) {
-    for (int i = 0; i < t->n; i++) cg_store(g, t->acc[i], cg_at(g, g->f32, buffer, cg_i64(g, i * g->width)), 4 * g->width);
+    for (int i = 0; i < t->n; i++)
+        cg_store(g, t->acc[i], cg_at(g, g->f32, buffer, cg_i64(g, i * g->width)), 4 * g->width);
     V adds = cg_icmp(g, LLVMIntNE, t->accumulate, cg_i64(g, 0));
     V mask[4];
     for (int v = 0; v < t->shape.vectors; v++)
@@ -118,8 +121,7 @@ static V emit_tile(Codegen *g, InnerShape shape) {
     CHECK(t.n <= MAX_ACCUMULATORS);
     V buffer = LLVMBuildAlloca(g->builder, LLVMArrayType2(t.vector, (uint64_t)t.n), "edge");
     LLVMSetAlignment(buffer, 64);
-    for (int i = 0; i < shape.tile_m; i++)
-        cg_prefetch(g, cg_at(g, g->f32, t.c, cg_mul(g, t.ldc, cg_i64(g, i))), true);
+    for (int i = 0; i < shape.tile_m; i++) cg_prefetch(g, cg_at(g, g->f32, t.c, cg_mul(g, t.ldc, cg_i64(g, i))), true);
     for (int i = 0; i < t.n; i++) t.acc[i] = cg_const_f(t.vector, 0);
     V whole = LLVMBuildAnd(g->builder, t.k, cg_i64(g, -UNROLL), "");
     tile_k_loop(g, &t, cg_i64(g, 0), whole, UNROLL);
@@ -140,9 +142,11 @@ static V emit_tile(Codegen *g, InnerShape shape) {
     return f;
 }
 
-/* ---- packing ------------------------------------------------------------------------------------------------------ */
+/* ---- packing --------------------------------------------------------------------------------------------------- */
 
-typedef struct PackArgs { V src, dst, k, k_stride, lane_stride, lanes; } PackArgs;
+typedef struct PackArgs {
+    V src, dst, k, k_stride, lane_stride, lanes;
+} PackArgs;
 
 static V pack_function(Codegen *g, const char *name, PackArgs *p) {
     T params[] = {g->ptr, g->ptr, g->i64, g->i64, g->i64, g->i64};
@@ -189,7 +193,8 @@ static void pack_copy_loop(Codegen *g, const PackArgs *p, int panel, bool masked
     V dst = cg_at(g, g->f32, p->dst, cg_mul(g, k.iv, cg_i64(g, panel)));
     for (int v = 0; v < panel / g->width; v++) {
         V at = cg_i64(g, v * g->width);
-        cg_store(g, cg_masked_load(g, vector, cg_at(g, g->f32, src, at), 4, mask[v]), cg_at(g, g->f32, dst, at), 4 * g->width);
+        cg_store(g, cg_masked_load(g, vector, cg_at(g, g->f32, src, at), 4, mask[v]), cg_at(g, g->f32, dst, at),
+                 4 * g->width);
     }
     cg_for_end(g, &k, NULL, NULL);
     LLVMBuildRetVoid(g->builder);
@@ -225,9 +230,9 @@ static void transpose(Codegen *g, V *rows) {
         }
 }
 
-/* Lanes are rows of memory: up to W of them, W steps of k at a time, `panel` floats between steps in dst. A missing lane
- * repeats the last one (with none left, lane 0), so that nothing else is read, and is masked out after the transpose.
- * Emitted once for all. */
+/* Lanes are rows of memory: up to W of them, W steps of k at a time, `panel` floats between steps in dst. A missing
+ * lane repeats the last one (with none left, lane 0), so that nothing else is read, and is masked out after the
+ * transpose. Emitted once for all. */
 static V emit_transpose_lanes(Codegen *g) {
     enum { SRC, DST, K, LANE_STRIDE, LANES, PANEL, N };
     T params[N] = {g->ptr, g->ptr, g->i64, g->i64, g->i64, g->i64};
@@ -260,8 +265,12 @@ static V emit_pack_depth(Codegen *g, const char *name, V transpose_lanes, int pa
     V whole = LLVMBuildAnd(g->builder, p.k, cg_i64(g, -g->width), "");
     for (int first = 0; first < panel; first += g->width) {
         V last = cg_sub(g, p.lanes, cg_i64(g, 1)), lane = cg_imin(g, cg_i64(g, first), last);
-        V args[] = {cg_at(g, g->f32, p.src, cg_mul(g, lane, p.lane_stride)), cg_at(g, g->f32, p.dst, cg_i64(g, first)), whole,
-                    p.lane_stride, cg_sub(g, p.lanes, cg_i64(g, first)), cg_i64(g, panel)};
+        V args[] = {cg_at(g, g->f32, p.src, cg_mul(g, lane, p.lane_stride)),
+                    cg_at(g, g->f32, p.dst, cg_i64(g, first)),
+                    whole,
+                    p.lane_stride,
+                    cg_sub(g, p.lanes, cg_i64(g, first)),
+                    cg_i64(g, panel)};
         cg_call(g, transpose_lanes, args, 6);
     }
     pack_scalars(g, &p, whole, panel);
@@ -269,7 +278,7 @@ static V emit_pack_depth(Codegen *g, const char *name, V transpose_lanes, int pa
     return f;
 }
 
-/* ---- the machine's peak ------------------------------------------------------------------------------------------- */
+/* ---- the machine's peak ---------------------------------------------------------------------------------------- */
 
 static int probe_accumulators(const Codegen *g) { return g->width == 16 ? 24 : 12; }
 
@@ -289,7 +298,7 @@ static V emit_probe(Codegen *g) {
     return f;
 }
 
-/* ---- the constant --------------------------------------------------------------------------------------------------- */
+/* ---- the constant ---------------------------------------------------------------------------------------------- */
 
 void codegen_inner(Codegen *g) {
     InnerShape s = inner_shape(g);

@@ -9,7 +9,8 @@ enum { MAX_UNROLL = 4 };
 /* One vector of a row at element `i` under `mask` (NULL: whole). Sums are updated in place: sums[0 .. n_sums). */
 typedef void RowStep(Codegen *g, const V *args, V i, V mask, V *sum);
 
-static void row_loop(Codegen *g, RowStep *step, const V *args, V from, V to, int unroll, bool masked, V *sums, int n_sums) {
+static void row_loop(Codegen *g, RowStep *step, const V *args, V from, V to, int unroll, bool masked, V *sums,
+                     int n_sums) {
     CgFor loop;
     V carried[MAX_UNROLL];
     cg_for_begin(g, &loop, from, to, cg_i64(g, unroll * g->width), false);
@@ -32,7 +33,9 @@ static void row_all(Codegen *g, RowStep *step, const V *args, V n, int unroll, V
 static V row_vector(Codegen *g, V row, V i, V mask) {
     return cg_masked_load(g, cg_vector(g->f32, g->width), cg_at(g, g->f32, row, i), 4, mask);
 }
-static void row_store(Codegen *g, V value, V row, V i, V mask) { cg_masked_store(g, value, cg_at(g, g->f32, row, i), 4, mask); }
+static void row_store(Codegen *g, V value, V row, V i, V mask) {
+    cg_masked_store(g, value, cg_at(g, g->f32, row, i), 4, mask);
+}
 static V only(Codegen *g, V mask, V value, double otherwise) {
     return mask ? cg_select(g, mask, value, cg_const_f(LLVMTypeOf(value), otherwise)) : value;
 }
@@ -43,7 +46,8 @@ static void step_scale(Codegen *g, const V *args, V i, V mask, V *sum) {
 }
 static void step_axpy(Codegen *g, const V *args, V i, V mask, V *sum) {
     (void)sum;
-    row_store(g, inner_fma(g, args[2], row_vector(g, args[1], i, mask), row_vector(g, args[0], i, mask)), args[0], i, mask);
+    row_store(g, inner_fma(g, args[2], row_vector(g, args[1], i, mask), row_vector(g, args[0], i, mask)), args[0], i,
+              mask);
 }
 static void step_dot(Codegen *g, const V *args, V i, V mask, V *sum) {
     *sum = inner_fma(g, row_vector(g, args[0], i, mask), row_vector(g, args[1], i, mask), *sum);

@@ -23,8 +23,10 @@ static const OptionInfo option_table[] = {
 enum { N_OPTIONS = sizeof option_table / sizeof *option_table };
 
 static const CommandInfo commands[] = {
-#define COMMAND(name, arguments, options, fewest, most, help) {#name, arguments, options, help, fewest, most, command_##name},
-#define COMMAND_LATER(name, arguments, options, fewest, most, help) {#name, arguments, options, help, fewest, most, NULL},
+#define COMMAND(name, arguments, options, fewest, most, help)                                                          \
+    {#name, arguments, options, help, fewest, most, command_##name},
+#define COMMAND_LATER(name, arguments, options, fewest, most, help)                                                    \
+    {#name, arguments, options, help, fewest, most, NULL},
 #include "driver/commands.def"
 #undef COMMAND
 #undef COMMAND_LATER
@@ -64,7 +66,8 @@ static bool command_takes(const CommandInfo *command, const OptionInfo *option) 
 
 static const OptionInfo *option_find(const char *name, size_t length) {
     for (int i = 0; i < N_OPTIONS; i++)
-        if (strlen(option_table[i].name) == length && !strncmp(option_table[i].name, name, length)) return &option_table[i];
+        if (strlen(option_table[i].name) == length && !strncmp(option_table[i].name, name, length))
+            return &option_table[i];
     return NULL;
 }
 
@@ -96,9 +99,11 @@ static bool unknown_command(Session *s, const char *name) {
 
 static bool take_setting(Session *s, Options *options, const char *text) {
     const char *equals = strchr(text, '=');
-    if (!equals || equals == text || !equals[1]) return usage("--set needs NAME=VALUE, not", text, "like `--set batch=64`", NULL);
+    if (!equals || equals == text || !equals[1])
+        return usage("--set needs NAME=VALUE, not", text, "like `--set batch=64`", NULL);
     Name name = intern_n(s->names, text, (size_t)(equals - text));
-    vec_reserve_(s->arena, (void **)&options->settings, &options->cap_settings, options->n_settings + 1, sizeof(Setting));
+    vec_reserve_(s->arena, (void **)&options->settings, &options->cap_settings, options->n_settings + 1,
+                 sizeof(Setting));
     options->settings[options->n_settings++] = (Setting){.name = name, .value = equals + 1};
     return true;
 }
@@ -126,7 +131,8 @@ static bool take_value(Session *s, Options *options, const OptionInfo *option, c
         *(ColorWhen *)field = value[1] == 'u' ? COLOR_AUTO : value[1] == 'l' ? COLOR_ALWAYS : COLOR_NEVER;
         return true;
     case VALUE_TARGET:
-        if (strcmp(value, "cpu") && strcmp(value, "cuda")) return usage("--target needs cpu or cuda, not", value, NULL, NULL);
+        if (strcmp(value, "cpu") && strcmp(value, "cuda"))
+            return usage("--target needs cpu or cuda, not", value, NULL, NULL);
         *(TargetKind *)field = value[1] == 'p' ? TARGET_CPU : TARGET_CUDA;
         return true;
     }
@@ -148,9 +154,12 @@ static bool parse_option(Session *s, Options *options, char **argv, int *at) {
         if (word[1] && word[2]) value = word + 2;
     }
     const char *shown = arena_printf(s->arena, "%s%s", word[1] == '-' ? "--" : "", name);
-    if (!option) return usage("unknown option", shown, "`plc COMMAND --help` lists the options", option_near(s, options->command, name));
+    if (!option)
+        return usage("unknown option", shown, "`plc COMMAND --help` lists the options",
+                     option_near(s, options->command, name));
     if (!command_takes(options->command, option)) {
-        const char *of = options->command ? arena_printf(s->arena, "`plc %s` has no option", options->command->name) : "no command was given before";
+        const char *of = options->command ? arena_printf(s->arena, "`plc %s` has no option", options->command->name)
+                                          : "no command was given before";
         return usage(of, shown, "`plc COMMAND --help` lists the options", NULL);
     }
     if (option->kind == VALUE_FLAG && value) return usage("no value can follow", shown, NULL, NULL);
@@ -205,26 +214,33 @@ bool options_parse(Session *s, int argc, char **argv, Options *options) {
 
 static void help_option(const OptionInfo *option, FILE *out) {
     char left[64];
-    int n = snprintf(left, sizeof left, "--%s%s%s", option->name, option->value ? " " : "", option->value ? option->value : "");
+    int n = snprintf(left, sizeof left, "--%s%s%s", option->name, option->value ? " " : "",
+                     option->value ? option->value : "");
     if (option->letter) snprintf(left + n, sizeof left - (size_t)n, ", -%c", option->letter);
     fprintf(out, "  %-22s  %s\n", left, option->help);
 }
 
 void options_help(const CommandInfo *command, FILE *out) {
     if (command) {
-        fprintf(out, "plc %s%s%s: %s\n\noptions:\n", command->name, *command->arguments ? " " : "", command->arguments, command->help);
+        fprintf(out, "plc %s%s%s: %s\n\noptions:\n", command->name, *command->arguments ? " " : "", command->arguments,
+                command->help);
         if (!command->run) fputs("  (not built yet)\n", out);
         for (int i = 0; i < N_OPTIONS; i++)
-            if (command_takes(command, &option_table[i]) && strcmp(option_table[i].name, "version")) help_option(&option_table[i], out);
+            if (command_takes(command, &option_table[i]) && strcmp(option_table[i].name, "version"))
+                help_option(&option_table[i], out);
         return;
     }
-    fputs("plc " PLAN_VERSION ": compiles .plan files to programs for distributed training\n\nusage: plc COMMAND [OPTIONS]\n\n", out);
+    fputs("plc " PLAN_VERSION
+          ": compiles .plan files to programs for distributed training\n\nusage: plc COMMAND [OPTIONS]\n\n",
+          out);
     for (int i = 0; i < N_COMMANDS; i++)
-        fprintf(out, "  %-9s  %-14s  %s%s\n", commands[i].name, commands[i].arguments, commands[i].help, commands[i].run ? "" : " (not built yet)");
+        fprintf(out, "  %-9s  %-14s  %s%s\n", commands[i].name, commands[i].arguments, commands[i].help,
+                commands[i].run ? "" : " (not built yet)");
     fputs("\n", out);
     for (int i = 0; i < N_OPTIONS; i++)
         if (is_general(&option_table[i])) help_option(&option_table[i], out);
-    fputs("\nexit codes: 0 done, 1 the plan has errors, 2 wrong usage, 3 the environment lacks something, 70 a fault of plc\n"
+    fputs("\nexit codes: 0 done, 1 the plan has errors, 2 wrong usage, 3 the environment lacks something, 70 a fault "
+          "of plc\n"
           "`plc COMMAND --help` says more about each\n",
           out);
 }

@@ -8,7 +8,7 @@ typedef struct Options Options;
 
 typedef struct CommandInfo {
     const char *name, *arguments, *options, *help;
-    int fewest, most; /* arguments; most 0 with fewest > 0: any number */
+    int fewest, most;                               /* arguments; most 0 with fewest > 0: any number */
     int (*run)(Session *s, const Options *options); /* NULL: not built yet */
 } CommandInfo;
 

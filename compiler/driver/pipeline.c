@@ -70,10 +70,14 @@ static const Plan *choose_plan(Session *s, const Front *front, const Options *op
 /* ---- middle --------------------------------------------------------------------------------------------------------------- */
 
 /* The names of each axis's list, as dimensions of this graph. */
-static Layout layout_of(const Plan *plan, const Graph *graph) {
-    Layout layout = {.mesh = plan->mesh};
+static Layout layout_of(const Plan *plan, const Graph *graph, Map *flat_dims) {
+    Layout layout = {.mesh = plan->mesh, .flat_dims = flat_dims};
     for (int i = 0; i < plan->rules.n; i++) {
         const Rule *rule = &plan->rules.at[i];
+        static const StoredParts stored[] = {[STORAGE_OPTIMIZER] = STORED_OPTIMIZER, [STORAGE_GRADIENTS] = STORED_GRADIENTS,
+                                             [STORAGE_WEIGHTS] = STORED_WEIGHTS};
+        if (rule->storage && stored[rule->storage] > layout.axes[rule->axis].stored)
+            layout.axes[rule->axis].stored = stored[rule->storage];
         if (!rule->what) continue;
         Dim *dim = graph_find_dim(graph, rule->what);
         if (dim) vec_push(graph->arena, &layout.axes[rule->axis].names, dim);
@@ -92,15 +96,17 @@ static void verify(const Graph *graph, const char *pass) {
 
 /* The body is typed first: accumulators take the types of the gradients that it makes. */
 static void step_to_roles(Step *step, const Plan *plan) {
+    Map *flat_dims = NEW(step->session->arena, Map);
     Graph *graphs[] = {step->body, step->update, step->begin, step->init, step->count, step->total, step->eval, step->decode};
+    for (size_t i = 0; i < sizeof graphs / sizeof *graphs; i++)
+        if (graphs[i]) verify(graphs[i], "grad_to_step");
     for (size_t i = 0; i < sizeof graphs / sizeof *graphs; i++) {
         if (!graphs[i]) continue;
-        verify(graphs[i], "grad_to_step");
         if (graphs[i] == step->decode) { /* sampling runs on one rank, with whole weights */
-            Layout one = {.mesh = plan->mesh};
+            Layout one = {.mesh = plan->mesh, .flat_dims = flat_dims};
             graph_partition(graphs[i], &one);
         } else {
-            Layout layout = layout_of(plan, graphs[i]);
+            Layout layout = layout_of(plan, graphs[i], flat_dims);
             graph_partition(graphs[i], &layout);
         }
         verify(graphs[i], "partitioning");

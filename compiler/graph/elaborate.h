@@ -133,7 +133,8 @@ typedef struct Elaborator {
     VEC(Span) weight_sites; /* for each of model->inits: where messages about it belong */
     const Tensor *target;   /* the first one, or NULL */
     LocalDim *batch;
-    int errors; /* reported before */
+    int constant_depth; /* of constants that are being evaluated */
+    int errors;         /* reported before */
     bool has_loss;
     Value loss;
     Span loss_span;
@@ -153,6 +154,8 @@ Symbol *scope_get(const Elaborator *e, Name name); /* NULL when absent or no lon
 /* NULL after a diagnostic: the name is taken. */
 Symbol *scope_declare(Elaborator *e, Name name, SymbolKind kind, Span span, Value value);
 const char *symbol_kind_text(SymbolKind kind);
+/* A constant of the file in which the body stands; of kind NONE when it has none of this name. */
+Value constant_value(Elaborator *e, Name name);
 /* What a name stands for: a symbol, a constant, an operator or a layer; reports unknown names. */
 Value name_value(Elaborator *e, Name name, Span span);
 /* The function that a call names; poison after a diagnostic. */
@@ -162,8 +165,9 @@ void name_unknown(Elaborator *e, Name name, Span span);
 Name path_unique(Elaborator *e, Name prefix, Name name);
 Name path_join(Elaborator *e, Name prefix, Name name);
 const char *value_text(Elaborator *e, const Value *v); /* "a tensor [batch, seq]", "the number 4": for messages */
-/* A name that stood for an operator where a value was needed: the nearest of the scope's own names. */
-void help_operator(Elaborator *e, Diag *d, const Expr *name, const Value *v);
+/* An operator stood where a value was needed: the nearest declared name, here or where the layers around were called.
+ */
+void help_operator(Elaborator *e, Diag *d, const Value *v);
 void help_candidates(Elaborator *e, Diag *d, Name word, Span span, const Name *candidates, int n);
 
 /* ---- dimensions (elaborate_dims.c) --------------------------------------------------------------------------------

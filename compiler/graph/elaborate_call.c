@@ -253,6 +253,8 @@ static void sort_argument(Elaborator *e, const OpInfo *info, const Arg *arg, int
         return;
     }
     Diag *d = elaborate_error(e, "P0159", arg->value->span, "`%s` takes no argument here", info->name);
+    Name over = "over", called = arg->value->kind == EXPR_CALL ? arg->value->args.at[0]->name : NULL;
+    if (called && nearest_name(called, &over, 1)) diag_help(d, "did you mean `over`?"); /* `oevr (head, head_dim)` */
     diag_help(d, "it is used as `%s`", operator_usage(e, info));
     a->ok = false;
 }

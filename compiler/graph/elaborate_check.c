@@ -150,7 +150,8 @@ void unused_weights(Elaborator *e) {
     for (int i = 0; i < e->model->auxiliary.n; i++) reach_from(&reach, e->model->auxiliary.at[i]);
     for (int i = 0; i < e->model->inits.n; i++) {
         const Tensor *weight = e->model->inits.at[i].weight;
-        if (map_get(&tensors, weight)) continue;
+        /* what the parser could not read may have used it */
+        if (map_get(&tensors, weight) || diag_any_error(e->s, "P00", (Span){weight->span.file, 0, INT32_MAX})) continue;
         Diag *d =
             diag_error(e->s, "P0183", e->weight_sites.at[i], "the loss does not depend on weight `%s`", weight->name);
         diag_help(d, "it would never be trained: use what is made of it, or remove it");

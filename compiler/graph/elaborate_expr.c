@@ -130,9 +130,10 @@ static Value fold_comparison(Elaborator *e, const Expr *expr, const Value *x, co
                           : expr->op == BIN_GT ? a > b
                                                : a >= b);
     }
-    Diag *d = elaborate_error(e, "P0256", expr->span, "%s and %s cannot be compared", value_text(e, x), value_text(e, y));
-    help_operator(e, d, expr->args.at[0], x);
-    help_operator(e, d, expr->args.at[1], y);
+    Diag *d =
+        elaborate_error(e, "P0256", expr->span, "%s and %s cannot be compared", value_text(e, x), value_text(e, y));
+    help_operator(e, d, x);
+    help_operator(e, d, y);
     return poison();
 }
 

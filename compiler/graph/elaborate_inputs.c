@@ -183,10 +183,10 @@ static bool initial_value(Elaborator *e, const Expr *expr, Init *init) {
             init->kind = word == 0 ? INIT_NORMAL : INIT_UNIFORM;
             init->a = numbers[0];
             init->b = numbers[1];
-            if (init->kind == INIT_NORMAL ? init->a >= 0 : init->a <= init->b) return true;
+            if (init->kind == INIT_NORMAL ? init->a >= 0 : init->a < init->b) return true;
             elaborate_error(e, "P0264", expr->span,
-                            word == 0 ? "a standard deviation of %g" : "bounds %g and %g in the wrong order", init->a,
-                            init->b);
+                            word == 0 ? "a standard deviation of %g" : "bounds %g and %g: the lower one comes first",
+                            init->a, init->b);
             return false;
         }
         if (word >= 2 && word < 4 && expr->kind == EXPR_NAME) {
@@ -194,7 +194,7 @@ static bool initial_value(Elaborator *e, const Expr *expr, Init *init) {
             init->a = word == 3;
             return true;
         }
-        bool known = map_get(&e->program->constants, name->name) != NULL ||
+        bool known = constant_value(e, name->name).kind != VALUE_NONE ||
                      (expr->kind == EXPR_CALL && op_find(name->name) < OP_COUNT);
         if (!known) {
             Name candidates[4];

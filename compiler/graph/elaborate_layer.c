@@ -203,9 +203,22 @@ static bool bind_arrow(Binder *k, const Param *param, const Argument *a) {
     return ok;
 }
 
+/* The element type that a parameter may state: `ids: int[...]`. */
+static bool is_element_type(Elaborator *e, const Param *param) {
+    static const char *const types[] = {"float", "int", "bool"};
+    if (!param->type.dtype) return true;
+    for (int i = 0; i < 3; i++)
+        if (strcmp(param->type.dtype, types[i]) == 0) return true;
+    Diag *d =
+        elaborate_error(e, "P0261", param->type.span, "parameter `%s` of type `%s`", param->name, param->type.dtype);
+    help_candidates(e, d, param->type.dtype, param->type.span, types, 3);
+    return false;
+}
+
 static bool bind_tensor(Binder *k, const Param *param, const Argument *a) {
     Elaborator *e = k->e;
     Span span = a->arg->value->span;
+    if (!is_element_type(e, param)) return false;
     Value v = a->value;
     if (v.kind == VALUE_NONE && param->value)
         return scope_declare(e, param->name, SYMBOL_PARAMETER, param->span, v) != NULL;

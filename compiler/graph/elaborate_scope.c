@@ -114,7 +114,7 @@ static void add_scope_names(Elaborator *e, NameList *list, Name word) {
         if (!symbol->gone_from) add_candidate(e, list, word, symbol->name);
     }
     add_candidate(e, list, word, e->batch->name);
-    for (int i = 0; i < e->program->constants.n; i++)
+    for (int i = 0; i < e->program->constants.n && e->scope->file == e->program->ast; i++)
         add_candidate(e, list, word, e->program->constants.entries[i].key);
     static const char *const words[] = {"true", "false", "none"};
     for (int i = 0; i < 3; i++) add_candidate(e, list, word, intern(e->s->names, words[i]));
@@ -160,11 +160,13 @@ void name_unknown(Elaborator *e, Name name, Span span) {
                   name);
 }
 
-void help_operator(Elaborator *e, Diag *d, const Expr *name, const Value *v) {
-    if (name->kind != EXPR_NAME || v->kind != VALUE_FUNCTION) return;
+void help_operator(Elaborator *e, Diag *d, const Value *v) {
+    if (v->kind != VALUE_FUNCTION || v->layer) return;
+    Name word = intern(e->s->names, op_table[v->op]->name);
     NameList names = {0};
-    add_scope_names(e, &names, name->name);
-    Name near = nearest_name(name->name, names.at, names.n);
+    for (const Scope *scope = e->scope; scope; scope = scope->caller)
+        for (int i = 0; i < scope->symbols.n; i++) add_candidate(e, &names, word, scope->symbols.entries[i].key);
+    Name near = nearest_name(word, names.at, names.n);
     if (near) diag_help(d, "did you mean `%s`?", near);
 }
 
@@ -184,12 +186,38 @@ static Value find_function(Elaborator *e, const Expr *name) {
     return op < OP_COUNT ? (Value){.kind = VALUE_FUNCTION, .op = op} : none;
 }
 
+/* Those of the main file are known; others are evaluated here, without the names of the body. */
+Value constant_value(Elaborator *e, Name name) {
+    const Ast *file = e->scope->file;
+    if (file == e->program->ast) {
+        const double *known = map_get(&e->program->constants, name);
+        if (!known) return (Value){.kind = VALUE_NONE};
+        return number_value(*known, *known > -9e15 && *known < 9e15 && *known == (double)(int64_t)*known);
+    }
+    enum { DEEPEST = 32 }; /* cycles are reported where constants are resolved */
+    for (int i = 0; i < file->statements.n; i++) {
+        const Stmt *stmt = file->statements.at[i];
+        for (int k = 0; stmt->kind == STMT_CONST && k < stmt->bindings.n; k++) {
+            if (stmt->bindings.at[k].name != name) continue;
+            if (e->constant_depth >= DEEPEST || !stmt->bindings.at[k].value) return poison();
+            Scope scope = scope_new(e, file, e->scope->decl, e->scope->call);
+            e->scope = &scope;
+            e->constant_depth++;
+            Value v = expr_value(e, stmt->bindings.at[k].value);
+            e->constant_depth--;
+            e->scope = scope.caller;
+            return v.kind == VALUE_NUMBER || v.kind == VALUE_BOOL ? v : poison();
+        }
+    }
+    return (Value){.kind = VALUE_NONE};
+}
+
 Value name_value(Elaborator *e, Name name, Span span) {
     const Symbol *symbol = scope_get(e, name);
     if (symbol) return symbol->value;
     if (name == e->batch->name) return (Value){.kind = VALUE_DIM, .dim = e->batch};
-    const double *constant = map_get(&e->program->constants, name);
-    if (constant) return number_value(*constant, *constant == (double)(int64_t)*constant);
+    Value constant = constant_value(e, name);
+    if (constant.kind != VALUE_NONE) return constant;
     Expr expr = {.kind = EXPR_NAME, .span = span, .name = name, .name_span = span};
     Value function = scope_any(e, name) ? (Value){.kind = VALUE_NONE} : find_function(e, &expr);
     if (function.kind == VALUE_FUNCTION) return function;

@@ -181,6 +181,7 @@ Node *build_layer_index(Builder *b) {
 /* ---- regions ----------------------------------------------------------------------------------------------------- */
 
 Region *region_open(Builder *b, Dim *dim, bool descending) {
+    dim->is_repeated = true;
     Region *region = NEW(b->graph->arena, Region);
     region->parent = b->region;
     region->dim = dim;

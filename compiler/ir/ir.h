@@ -32,6 +32,9 @@ struct Dim {
     Dim *product; /* the dimension that this one is a factor of, or NULL */
     bool is_batch; /* sized by `train`; in a micro-batch body its logical index starts at micro * size */
     bool at_position; /* while sampling: of size 1, its logical index is the scalar `position` */
+    bool is_repeated; /* a repeat runs over it: it stacks what each layer has of its own */
+    bool is_flat;     /* rule 3's flat range of elements: */
+    int stored_axis;  /* the axis that stores it in parts cuts it last, whatever its place in the mesh */
     int id;        /* index in Graph.dims */
     Span span;
 };
@@ -55,14 +58,14 @@ const char *shape_text(Arena *arena, const Shape *shape); /* "[batch, seq]" */
 
 typedef enum AxisKind { AXIS_REPLICATED, AXIS_SHARDED, AXIS_PARTIAL, AXIS_AT } AxisKind;
 typedef enum ReduceKind { REDUCE_SUM, REDUCE_MAX, REDUCE_MIN, REDUCE_OR } ReduceKind;
-typedef enum ShardLayout { LAYOUT_BLOCK, LAYOUT_BALANCED, LAYOUT_TABLE } ShardLayout;
+typedef enum ShardLayout { LAYOUT_BLOCK, LAYOUT_BALANCED, LAYOUT_TABLE, LAYOUT_FLAT } ShardLayout;
 
 /* What a rank holds of a value, as seen along one mesh axis. */
 typedef struct AxisType {
     AxisKind kind;
     ReduceKind reduce;  /* of AXIS_PARTIAL */
     ShardLayout layout; /* of AXIS_SHARDED */
-    Dim *dim;           /* of AXIS_SHARDED */
+    Dim *dim;           /* of AXIS_SHARDED; NULL for LAYOUT_FLAT: the flat range of the elements */
     uint64_t stages;    /* of AXIS_AT: a bit for each stage */
 } AxisType;
 
@@ -132,6 +135,8 @@ typedef struct Tensor {
     DType dtype;
     Shape shape; /* a stacked weight has its repeat's dimension first */
     AxisType type[MAX_MESH];
+    Shape logical; /* before rule 3 made the shape a flat range; n 0: it did not */
+    AxisType logical_type[MAX_MESH];
     Name group;    /* the parameter group's word it matches ("bias", "norm"), or NULL */
     bool frozen;
     bool is_gain;  /* one-dimensional: bias or norm weight */
@@ -248,7 +253,7 @@ Node *region_close(Builder *b, Region *region, Node *const *inputs, int n_carrie
 /* ---- printing, parsing, checking, evaluating ------------------------------------------------------------------ */
 
 extern const char *const reduce_name[4];  /* "sum", ... */
-extern const char *const layout_name[3];  /* "block", ... */
+extern const char *const layout_name[4];  /* "block", ... */
 void graph_print(const Graph *graph, Text *out);           /* print -> parse -> print is identical */
 Graph *graph_parse(Session *session, int32_t file);        /* NULL after diagnostics */
 bool graph_verify(const Graph *graph, Text *why);          /* false: `why` says what is wrong */

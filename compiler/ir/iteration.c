@@ -443,6 +443,7 @@ static bool sums_rows(const Node *node, int axis, const OutType *out, const Iter
 }
 
 bool op_types_fit(const Node *node, int axis) {
+    if (node->op == OP_FLATTEN || node->op == OP_UNFLATTEN) return true; /* partitioning answers for them */
     /* nothing on every rank adds up to nothing */
     if (node->op == OP_CONST && node_attr(node, "value")->number == 0 && node->type[axis].kind == AXIS_PARTIAL)
         return node->type[axis].reduce == REDUCE_SUM;

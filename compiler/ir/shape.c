@@ -16,7 +16,7 @@ const char *const tensor_class_name[CLASS_COUNT] = {
 
 const char *const reduce_name[4] = {
     [REDUCE_SUM] = "sum", [REDUCE_MAX] = "max", [REDUCE_MIN] = "min", [REDUCE_OR] = "or"};
-const char *const layout_name[3] = {[LAYOUT_BLOCK] = "block", [LAYOUT_BALANCED] = "balanced", [LAYOUT_TABLE] = "table"};
+const char *const layout_name[4] = {[LAYOUT_BLOCK] = "block", [LAYOUT_BALANCED] = "balanced", [LAYOUT_TABLE] = "table", [LAYOUT_FLAT] = "flat"};
 
 int64_t dtype_bytes(DType dtype) {
     static const int64_t bytes[DT_COUNT] = {
@@ -104,7 +104,7 @@ const char *axis_type_text(Arena *arena, AxisType type) {
     switch (type.kind) {
     case AXIS_REPLICATED: text_puts(&text, "replicated"); break;
     case AXIS_SHARDED:
-        text_printf(&text, "sharded(%s", type.dim->name);
+        text_printf(&text, "sharded(%s", type.dim ? type.dim->name : "elements");
         if (type.layout != LAYOUT_BLOCK) text_printf(&text, ", %s", layout_name[type.layout]);
         text_puts(&text, ")");
         break;
@@ -165,6 +165,9 @@ int64_t local_extent(const Mesh *mesh, const AxisType *type, const Dim *dim) {
 int64_t local_offset(const Mesh *mesh, const AxisType *type, const Dim *dim, int64_t rank) {
     int64_t block = 0;
     for (int i = 0; mesh && i < mesh->n; i++)
-        if (axis_cuts(type[i], dim)) block = block * mesh->axes[i].size + mesh_coordinate(mesh, rank, i);
+        if (axis_cuts(type[i], dim) && !(dim->is_flat && i == dim->stored_axis))
+            block = block * mesh->axes[i].size + mesh_coordinate(mesh, rank, i);
+    if (mesh && dim->is_flat && axis_cuts(type[dim->stored_axis], dim))
+        block = block * mesh->axes[dim->stored_axis].size + mesh_coordinate(mesh, rank, dim->stored_axis);
     return block * local_extent(mesh, type, dim);
 }

@@ -90,6 +90,8 @@ typedef struct CopySpace {
     int64_t coordinate_stride;
 } CopySpace;
 void lower_strided_copy(Lowering *l, const CopySpace *space, DType dtype, BufferRef from, BufferRef to, bool accumulate, Span span);
+/* Zeros: n elements from `first` on, in each of `blocks` blocks. */
+void lower_zero(Lowering *l, Buffer *buffer, int64_t first, int64_t n, int64_t blocks, int64_t stride, DType dtype, Span span);
 /* out (+)= in, element by element; both have the shape of `like`. */
 void lower_copy(Lowering *l, Node *like, const Location *from, const Location *to, bool accumulate);
 void lower_region(Lowering *l, Region *region, bool backward);

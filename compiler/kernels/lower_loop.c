@@ -356,6 +356,21 @@ void lower_strided_copy(Lowering *l, const CopySpace *space, DType dtype, Buffer
     loop->n_pointers = kernel->n_refs;
 }
 
+void lower_zero(Lowering *l, Buffer *buffer, int64_t first, int64_t n, int64_t blocks, int64_t stride, DType dtype, Span span) {
+    Kernel *kernel = lower_kernel(l, KERNEL_LOOP, "zero", span);
+    int64_t extent[] = {blocks, n};
+    Loop *loop = loop_new(l->arena, kernel->name, extent, 2, 2);
+    loop->span = span;
+    loop->lanes_outer = true;
+    Emit e = {.l = l, .kernel = kernel};
+    e.b = (LoopBuilder){.arena = l->arena, .loop = loop, .span = span};
+    LoopAccess out = {.pointer = pointer_of(&e, (BufferRef){.buffer = buffer}), .memory = memory_of(dtype), .offset = first, .stride = {stride, 1}};
+    loop_begin_pass(&e.b, true);
+    loop_store(&e.b, out, loop_const_f(&e.b, 0));
+    kernel->loop = loop;
+    loop->n_pointers = kernel->n_refs;
+}
+
 void lower_copy(Lowering *l, Node *like, const Location *from, const Location *to, bool accumulate) {
     CopySpace space = {.n = like->shape.n};
     for (int i = 0; i < like->shape.n; i++) {

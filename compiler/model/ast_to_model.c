@@ -97,6 +97,7 @@ Program *ast_to_model(Session *s, const Ast *ast, Setting *settings, int n_setti
     resolve_machines(&r);
     list_declarations(&r);
     resolve_runs(&r);
+    models_check(&r);
     for (int i = 0; i < program->files.n; i++) scope_check_imports(&r, program->files.at[i]);
     settings_finish(&r);
     return program;

@@ -200,7 +200,8 @@ void plan_check(Session *s, const Program *program, const Train *train, const Pl
 
 static const char *rule_unbuilt(const Rule *rule) {
     if (rule->in != NULL) return "a rule narrowed to a part of the model";
-    if (rule->storage != STORAGE_NONE) return "sharded storage of weights, gradients and optimizer";
+    if (rule->storage != STORAGE_NONE)
+        return rule->using_name && strcmp(rule->using_name, "free") != 0 ? "keeping gathered weights" : NULL;
     if (rule->using_name != NULL && using_is_schedule(rule->using_name)) return "pipeline parallelism";
     if (rule->how == STORE_PADDED) return "a padded dimension";
     if (rule->how == STORE_UNEVEN) return "an uneven dimension";

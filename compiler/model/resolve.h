@@ -154,6 +154,8 @@ void plan_resolve(Resolver *r, FileScope *scope, const Stmt *stmt);
 bool using_is_schedule(Name name);
 /* "head on tensor" */
 const char *rule_text(Arena *arena, const Plan *plan, const Rule *rule);
+/* `model A = B(layers = 24)` of the file itself, whether a run trains it or not. */
+void models_check(Resolver *r);
 /* `model X`, `model X(layers = 2)`: follows `model A = B(...)`. */
 void train_resolve_model(Resolver *r, FileScope *scope, const Expr *e, Train *train);
 

@@ -106,6 +106,21 @@ static void check_arguments(ModelReader *m, const Stmt *model, const Name *names
     }
 }
 
+void models_check(Resolver *r) {
+    for (int i = 0; i < r->program->models.n; i++) {
+        const Stmt *stmt = r->program->models.at[i];
+        if (stmt->value == NULL) continue;
+        Train unused = {0};
+        ModelReader m = {.r = r, .train = &unused};
+        FileScope *home = NULL;
+        const Stmt *model = follow(&m, r->main, stmt->value, &home);
+        Name *names;
+        if (model == NULL) continue;
+        int n = own_names(r, model, &names);
+        check_arguments(&m, model, names, n);
+    }
+}
+
 void train_resolve_model(Resolver *r, FileScope *scope, const Expr *e, Train *train) {
     ModelReader m = {.r = r, .train = train};
     FileScope *home = NULL;

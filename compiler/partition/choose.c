@@ -49,6 +49,8 @@ static double convert_cost(const Choices *c, const Node *value, int axis, AxisTy
     return conversion_bytes(&c->layout->mesh, axis, bytes, value->type[axis], need);
 }
 
+bool shape_is_stacked(const Shape *shape) { return shape->n > 1 && shape->dims[0]->is_repeated; }
+
 /* The dimension of `shape` that is cut when `dim` is: itself, its leftmost factor, or what it is the leftmost of. */
 static Dim *cut_with(const Shape *shape, Dim *dim) {
     if (shape_find(shape, dim) >= 0) return dim;
@@ -69,6 +71,8 @@ static AxisType sharded(Dim *dim) { return (AxisType){.kind = AXIS_SHARDED, .lay
 static const AxisType replicated = {.kind = AXIS_REPLICATED};
 static const AxisType partial_sum = {.kind = AXIS_PARTIAL, .reduce = REDUCE_SUM};
 
+static const AxisType flat = {.kind = AXIS_SHARDED, .layout = LAYOUT_FLAT};
+
 static bool divides(const Choices *c, const AxisType *type, int axis, const Dim *dim) {
     int64_t parts = c->layout->mesh.axes[axis].size;
     for (int a = 0; a < c->layout->mesh.n; a++)
@@ -83,13 +87,47 @@ static void weigh(const Choices *c, const Node *node, int axis, bool cut, Way *w
     double n = (double)c->layout->mesh.axes[axis].size, work = op_flops(node) * bytes_for_flop / (cut ? n : 1);
     way->cost = 0;
     for (int i = 0; i < node->n_in; i++) way->cost += convert_cost(c, node->in[i], axis, way->in[i]);
-    bool free = way->cost == 0 && way->out.kind == AXIS_PARTIAL;
+    bool free = (way->cost == 0 && way->out.kind == AXIS_PARTIAL) || type_is_flat(way->out);
     way->cost += work;
     if (free) return;
     AxisType target = layout_type(c->layout, axis, &node->shape);
     double bytes = local_bytes(c, node, axis);
     if (way->out.kind == AXIS_SHARDED) bytes /= n;
     way->cost += conversion_bytes(&c->layout->mesh, axis, bytes, way->out, target);
+}
+
+static bool is_stored(const Node *node) {
+    return node->op == OP_INPUT && node->tensor->of && (node->tensor->class == CLASS_GRADIENT || node->tensor->class == CLASS_MOMENT);
+}
+
+/* Element by element on the flat range: every operand has the result's shape, or is a scalar. A sum over all elements of
+ * a flat range is partial. */
+static void try_flat(const Choices *c, const Node *node, int axis, const Iteration *space, Way *best) {
+    if (!c->layout->axes[axis].stored || node->n_outs) return;
+    if (node->op == OP_SUM) {
+        const Shape *x = &node->in[0]->shape;
+        bool all = node->shape.n == 0 || (node->shape.n == 1 && shape_is_stacked(x) && node->shape.dims[0] == x->dims[0]);
+        if (!all || !type_is_flat(node->in[0]->type[axis])) return;
+        Way way = {.out = partial_sum, .in = {flat}};
+        weigh(c, node, axis, true, &way);
+        if (way.cost < best->cost) *best = way;
+        return;
+    }
+    if (node->shape.n == 0) return;
+    bool wanted = false;
+    for (int i = 0; i < space->n; i++)
+        if (space->letters[i].kind != LETTER_PARALLEL) return;
+    Way way = {.out = flat};
+    for (int i = 0; i < node->n_in; i++) {
+        const Node *in = node->in[i];
+        bool whole = in->shape.n == 0, same = shape_equal(&in->shape, &node->shape);
+        if (!whole && !same) return;
+        way.in[i] = whole ? replicated : flat;
+        wanted |= same && (type_is_flat(in->type[axis]) || is_stored(in));
+    }
+    if (!wanted) return;
+    weigh(c, node, axis, true, &way);
+    if (way.cost < best->cost) *best = way;
 }
 
 static void try_letter(const Choices *c, const Node *node, int axis, const Letter *letter, Way *best) {
@@ -145,11 +183,12 @@ static void try_partial(const Choices *c, const Node *node, int axis, const Iter
  * result, the operand has to be whole. */
 static void choose_view(Choices *c, Node *node, int axis) {
     AxisType type = node->in[0]->type[axis];
+    if (type_is_flat(type)) type = (AxisType){.kind = AXIS_REPLICATED};
     Dim *dim = type.kind == AXIS_SHARDED ? view_result_dim(node, type.dim) : NULL;
     if (dim && !divides(c, node->type, axis, dim)) dim = NULL; /* a leftmost factor may be smaller than the axis */
     AxisType need = type.kind == AXIS_SHARDED && !dim ? replicated : type;
     choice_of(c, node)->need[axis] = need;
-    if (!axis_type_equal(type, need)) vec_push(c->arena, &c->made, (Made){node->in[0], axis, need});
+    if (!axis_type_equal(node->in[0]->type[axis], need)) vec_push(c->arena, &c->made, (Made){node->in[0], axis, need});
     node->type[axis] = need.kind == AXIS_SHARDED ? sharded(dim) : need;
 }
 
@@ -164,6 +203,7 @@ static void choose_axis(Choices *c, Node *node, int axis) {
     weigh(c, node, axis, false, &best);
     for (int i = 0; i < space.n; i++) try_letter(c, node, axis, &space.letters[i], &best);
     try_partial(c, node, axis, &space, &best);
+    try_flat(c, node, axis, &space, &best);
     NodeChoice *choice = choice_of(c, node);
     for (int i = 0; i < node->n_in; i++) {
         choice->need[i * MAX_MESH + axis] = best.in[i];
@@ -172,7 +212,7 @@ static void choose_axis(Choices *c, Node *node, int axis) {
     }
     node->type[axis] = best.out;
     for (int k = 0; k < node->n_outs; k++) {
-        Dim *dim = best.out.kind == AXIS_SHARDED ? cut_with(&node->outs[k].shape, best.out.dim) : NULL;
+        Dim *dim = best.out.kind == AXIS_SHARDED && best.out.dim ? cut_with(&node->outs[k].shape, best.out.dim) : NULL;
         /* One of several results that lacks the dimension is a sum over it: dk and dv where queries are cut. */
         node->outs[k].type[axis] = dim ? sharded(dim) : best.out.kind == AXIS_SHARDED ? partial_sum : best.out;
     }
@@ -207,15 +247,19 @@ static void choose_repeat(Choices *c, Node *node) {
     }
     for (int i = 0; i < node->n_in; i++)
         copy_types(&choice->need[i * MAX_MESH], i < region->n_carries ? region->params.at[i]->type : node->in[i]->type);
-    for (int k = 0; k < node->n_outs; k++)
+    const AxisType *wanted = map_get(&c->stacked, node);
+    for (int k = 0; k < node->n_outs; k++) {
         copy_types(node->outs[k].type, k < region->n_carries ? region->params.at[k]->type : region->results.at[k]->type);
+        for (int a = 0; wanted && k >= region->n_carries && a < c->layout->mesh.n; a++) /* each layer's part goes to its place at once */
+            if (type_is_flat(wanted[k * MAX_MESH + a])) node->outs[k].type[a] = flat;
+    }
 }
 
 void choose_region(Choices *c, Region *region) {
     for (int i = 0; i < region->nodes.n; i++) {
         Node *node = region->nodes.at[i];
         if (node->op == OP_PARAM || node->op == OP_POISON) continue;
-        if (node->op == OP_INPUT) copy_types(node->type, node->tensor->type);
+        if (node->op == OP_INPUT) copy_types(node->type, tensor_type(node->tensor));
         else if (node->op == OP_RESULT)
             copy_types(node->type, node->in[0]->outs[node_attr(node, "index")->integer].type), choice_of(c, node);
         else if (node->op == OP_REPEAT) choose_repeat(c, node);

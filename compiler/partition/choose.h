@@ -20,7 +20,15 @@ typedef struct Choices {
     const Layout *layout;
     Map of; /* Node -> NodeChoice */
     VEC(Made) made;
+    Map stacked; /* repeat node -> AxisType *: wanted types of its results, MAX_MESH each; only flat ones count */
 } Choices;
+
+/* The type before rule 3 made the tensor a flat range. */
+static inline const AxisType *tensor_type(const Tensor *tensor) { return tensor->logical.n ? tensor->logical_type : tensor->type; }
+static inline bool type_is_flat(AxisType type) { return type.kind == AXIS_SHARDED && type.layout == LAYOUT_FLAT; }
+/* Whether the value is stacked over layers: then its first dimension stays apart from the flat range. */
+bool shape_is_stacked(const Shape *shape);
+
 
 NodeChoice *choice_of(Choices *c, const Node *node);
 /* Constants, index ramps, random bits: they have no type, each use makes the part it needs. */

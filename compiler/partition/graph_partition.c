@@ -52,6 +52,102 @@ static void set_attr(Node *node, const char *name, AttrValue value) {
         if (strcmp(info->attrs[i].name, name) == 0) node->attrs[i] = value;
 }
 
+/* The flat range of what a rank holds of one layer, over all axes that cut it: `sharded` on each of them. */
+static Dim *flat_dim(Graph *graph, const Layout *layout, const Shape *shape, const AxisType *type, int stored_axis) {
+    const Mesh *mesh = &layout->mesh;
+    int64_t elements = 1, others = 1, n = mesh->axes[stored_axis].size;
+    for (int i = shape_is_stacked(shape); i < shape->n; i++) elements *= shape->dims[i]->size;
+    for (int a = 0; a < mesh->n; a++)
+        if (a != stored_axis && type[a].kind == AXIS_SHARDED) others *= mesh->axes[a].size;
+    elements = (elements / others + n - 1) / n * n * others;
+    Name name = intern(graph->session->names, arena_printf(graph->arena, "flat.%s.%lld", mesh->axes[stored_axis].name, (long long)elements));
+    Dim *dim = map_get(layout->flat_dims, name);
+    if (!dim) {
+        dim = graph_add_dim(graph, name, elements, (Span){0});
+        dim->is_flat = true;
+        dim->stored_axis = stored_axis;
+        map_put(graph->arena, layout->flat_dims, name, dim);
+    } else if (!graph_find_dim(graph, name)) vec_push(graph->arena, &graph->dims, dim);
+    return dim;
+}
+
+static Shape flat_shape(const Shape *shape, Dim *dim) {
+    Shape flat = {0};
+    if (shape_is_stacked(shape)) shape_add(&flat, shape->dims[0]);
+    shape_add(&flat, dim);
+    return flat;
+}
+
+static int flat_axis(const Mesh *mesh, const AxisType *type) {
+    for (int a = 0; a < mesh->n; a++)
+        if (type_is_flat(type[a])) return a;
+    return -1;
+}
+
+static Node *view_node(Inserter *in, Op op, Node *x) {
+    Node *node = NEW(in->graph->arena, Node);
+    node->op = op;
+    node->id = in->graph->n_nodes++;
+    node->dtype = x->dtype, node->span = x->span, node->name = x->name, node->backward = x->backward;
+    node->in = NEW(in->graph->arena, Node *);
+    node->in[0] = x, node->n_in = 1;
+    node->attrs = NEW_N(in->graph->arena, AttrValue, 6);
+    return node;
+}
+
+/* The value as a flat range; what cut its dimensions cuts the range. */
+static Node *flatten(Inserter *in, Node *value, int axis) {
+    const Mesh *mesh = &in->choices->layout->mesh;
+    Dim *dim = flat_dim(in->graph, in->choices->layout, &value->shape, value->type, axis);
+    Node *node = view_node(in, OP_FLATTEN, value);
+    node->shape = flat_shape(&value->shape, dim);
+    for (int a = 0; a < mesh->n; a++) {
+        node->type[a] = value->type[a];
+        if (value->type[a].kind == AXIS_SHARDED) node->type[a].dim = dim;
+    }
+    set_attr(node, "flat", (AttrValue){.dims = {.dims = {dim}, .n = 1}});
+    if (shape_is_stacked(&value->shape)) set_attr(node, "lead", (AttrValue){.dims = {.dims = {value->shape.dims[0]}, .n = 1}});
+    vec_push(in->graph->arena, &in->out, node);
+    return node;
+}
+
+/* A gathered flat range as the tensor that `value` is a part of. */
+static Node *unflatten(Inserter *in, Node *gathered, const Node *value, int axis) {
+    Node *node = view_node(in, OP_UNFLATTEN, gathered);
+    node->shape = value->shape;
+    memcpy(node->type, value->type, sizeof node->type);
+    node->type[axis] = (AxisType){.kind = AXIS_REPLICATED};
+    set_attr(node, "shape", (AttrValue){.dims = value->shape});
+    vec_push(in->graph->arena, &in->out, node);
+    return node;
+}
+
+static Node *convert_axis(Inserter *in, Node *value, int axis, AxisType to);
+
+/* Out of storage: gathered, then seen as the tensor again. */
+static Node *convert_from_flat(Inserter *in, Node *value, int axis) {
+    Dim *dim = flat_dim(in->graph, in->choices->layout, &value->shape, value->type, axis);
+    Node shaped = *value;
+    shaped.shape = flat_shape(&value->shape, dim);
+    for (int a = 0; a < in->choices->layout->mesh.n; a++)
+        if (value->type[a].kind == AXIS_SHARDED) shaped.type[a] = (AxisType){.kind = AXIS_SHARDED, .dim = dim};
+    Node *kept = NEW(in->graph->arena, Node);
+    *kept = shaped; /* what the gathering sees; the operand itself is made flat at the end */
+    Node *gathered = convert_axis(in, kept, axis, (AxisType){.kind = AXIS_REPLICATED});
+    gathered->in[0] = value;
+    return unflatten(in, gathered, value, axis);
+}
+
+static Node *convert_to_flat(Inserter *in, Node *value, int axis, AxisType to) {
+    Node *range = flatten(in, value, axis);
+    AxisType part = {.kind = AXIS_SHARDED, .dim = range->shape.dims[range->shape.n - 1]};
+    Node *node = convert_axis(in, range, axis, part);
+    node->shape = value->shape; /* its types say that it is flat, as for all stored values until the end */
+    memcpy(node->type, value->type, sizeof node->type);
+    node->type[axis] = to;
+    return node;
+}
+
 static Node *convert_axis(Inserter *in, Node *value, int axis, AxisType to) {
     AxisType from = value->type[axis];
     Node *node = NEW(in->graph->arena, Node);
@@ -85,12 +181,19 @@ static Node *convert(Inserter *in, Node *value, const AxisType *need, bool backw
     if (node_is_source(value) || (value->op == OP_BROADCAST && node_is_source(value->in[0]))) {
         result = clone_source(in, value, need);
     } else {
-        for (int a = n - 1; a >= 0; a--)
-            if (!axis_type_equal(result->type[a], need[a]) && need[a].kind == AXIS_REPLICATED)
-                result = convert_axis(in, result, a, need[a]), result->backward |= backward;
+        int first = in->out.n;
         for (int a = 0; a < n; a++)
-            if (!axis_type_equal(result->type[a], need[a]))
-                result = convert_axis(in, result, a, need[a]), result->backward |= backward;
+            if (type_is_flat(result->type[a]) && !type_is_flat(need[a])) result = convert_from_flat(in, result, a);
+        for (int a = n - 1; a >= 0; a--) {
+            bool whole = need[a].kind == AXIS_REPLICATED || (type_is_flat(need[a]) && result->type[a].kind == AXIS_SHARDED);
+            if (whole && !axis_type_equal(result->type[a], need[a]) && result->type[a].kind != AXIS_REPLICATED)
+                result = convert_axis(in, result, a, (AxisType){.kind = AXIS_REPLICATED});
+        }
+        for (int a = 0; a < n; a++)
+            if (!type_is_flat(need[a]) && !axis_type_equal(result->type[a], need[a])) result = convert_axis(in, result, a, need[a]);
+        for (int a = 0; a < n; a++)
+            if (type_is_flat(need[a]) && !axis_type_equal(result->type[a], need[a])) result = convert_to_flat(in, result, a, need[a]);
+        for (int i = first; i < in->out.n; i++) in->out.at[i]->backward |= backward;
     }
     vec_push(in->graph->arena, &in->done, (Converted){value, result});
     return result;
@@ -108,6 +211,13 @@ static void insert_region(Choices *choices, Graph *graph, Region *region) {
         if (node->op == OP_REPEAT) insert_region(choices, graph, node->region);
         vec_push(graph->arena, &in.out, node);
     }
+    for (int i = region->n_carries; region->owner && i < region->results.n; i++) {
+        AxisType need[MAX_MESH];
+        memcpy(need, region->results.at[i]->type, sizeof need);
+        for (int a = 0; a < choices->layout->mesh.n; a++)
+            if (type_is_flat(region->owner->outs[i].type[a])) need[a] = region->owner->outs[i].type[a];
+        region->results.at[i] = convert(&in, region->results.at[i], need, true);
+    }
     for (int i = 0; i < region->n_carries; i++)
         region->results.at[i] = convert(&in, region->results.at[i], region->params.at[i]->type, false);
     if (!region->parent)
@@ -117,9 +227,16 @@ static void insert_region(Choices *choices, Graph *graph, Region *region) {
                 memcpy(output->tensor->type, output->value->type, sizeof output->tensor->type);
                 output->tensor->typed = true;
             }
-            output->value = convert(&in, output->value, output->tensor->type, false);
+            output->value = convert(&in, output->value, tensor_type(output->tensor), false);
         }
     region->nodes = in.out;
+}
+
+/* Rule 3: which classes of tensors an axis stores in parts. It leaves alone what it already cuts. */
+static bool stores_in_parts(const Layout *layout, int axis, const Tensor *tensor) {
+    StoredParts from = tensor->class == CLASS_WEIGHT ? STORED_WEIGHTS : tensor->class == CLASS_GRADIENT && tensor->of ? STORED_GRADIENTS
+                       : tensor->class == CLASS_MOMENT ? STORED_OPTIMIZER : STORED_WHOLE;
+    return from != STORED_WHOLE && layout->axes[axis].stored >= from;
 }
 
 /* What the loader fills is divided by samples alone; each use cuts the part of a sample that it needs. */
@@ -134,10 +251,79 @@ static AxisType stored_type(const Layout *layout, int axis, const Tensor *tensor
 static void type_tensors(Graph *graph, const Layout *layout) {
     for (int i = 0; i < graph->tensors.n; i++) {
         Tensor *tensor = graph->tensors.at[i];
-        if (tensor->typed || tensor->class == CLASS_GRADIENT) continue;
-        for (int a = 0; a < layout->mesh.n; a++)
+        if (tensor->typed) continue;
+        bool parts = false;
+        for (int a = 0; a < layout->mesh.n; a++) {
             if (tensor->class != CLASS_SCALAR && tensor->class != CLASS_RESULT) tensor->type[a] = stored_type(layout, a, tensor);
-        tensor->typed = true;
+            if (parts || tensor->type[a].kind != AXIS_REPLICATED || !stores_in_parts(layout, a, tensor)) continue;
+            tensor->type[a] = (AxisType){.kind = AXIS_SHARDED, .layout = LAYOUT_FLAT};
+            parts = true;
+        }
+        tensor->typed = tensor->class != CLASS_GRADIENT || parts;
+    }
+}
+
+/* ---- storage ---------------------------------------------------------------------------------------------------------- */
+
+/* Makes what is flat flat: its shape becomes the range, cut by every axis that cuts the value. */
+static void make_flat(Graph *graph, const Layout *layout, Shape *shape, AxisType *type) {
+    const Mesh *mesh = &layout->mesh;
+    int axis = flat_axis(mesh, type);
+    if (axis < 0) return;
+    Dim *dim = flat_dim(graph, layout, shape, type, axis);
+    *shape = flat_shape(shape, dim);
+    for (int a = 0; a < mesh->n; a++)
+        if (type[a].kind == AXIS_SHARDED) type[a] = (AxisType){.kind = AXIS_SHARDED, .layout = LAYOUT_BLOCK, .dim = dim};
+}
+
+/* Clones share their attributes: one that changes gets its own. */
+static AttrValue *own_attr(Graph *graph, Node *node, const char *name) {
+    int n = op_n_attrs(op_info(node));
+    AttrValue *attrs = NEW_N(graph->arena, AttrValue, n);
+    memcpy(attrs, node->attrs, sizeof *attrs * (size_t)n);
+    node->attrs = attrs;
+    return &attrs[op_attr_index(op_info(node), name)];
+}
+
+static void flatten_region(Graph *graph, const Layout *layout, Region *region) {
+    for (int i = 0; i < region->nodes.n + region->params.n; i++) {
+        Node *node = i < region->nodes.n ? region->nodes.at[i] : region->params.at[i - region->nodes.n];
+        if (node->region) flatten_region(graph, layout, node->region);
+        for (int k = 0; k < node->n_outs; k++) make_flat(graph, layout, &node->outs[k].shape, node->outs[k].type);
+        const Node *x = node->n_in ? node->in[0] : NULL;
+        if (node->op == OP_SUM && x->shape.dims[x->shape.n - 1]->is_flat) { /* in order: the operand is done */
+            own_attr(graph, node, "over")->dims = shape_without(&x->shape, &node->shape);
+        }
+        if (flat_axis(&layout->mesh, node->type) < 0) continue;
+        make_flat(graph, layout, &node->shape, node->type);
+        if (node->op == OP_BROADCAST) own_attr(graph, node, "dims")->dims = node->shape;
+    }
+}
+
+static void flatten_tensors(Graph *graph, const Layout *layout) {
+    for (int i = 0; i < graph->tensors.n; i++) {
+        Tensor *tensor = graph->tensors.at[i];
+        if (flat_axis(&layout->mesh, tensor->type) < 0) continue;
+        tensor->logical = tensor->shape;
+        memcpy(tensor->logical_type, tensor->type, sizeof tensor->type);
+        make_flat(graph, layout, &tensor->shape, tensor->type);
+    }
+}
+
+/* Stacked results that go straight to a stored tensor are brought to its parts layer by layer. */
+static void want_stacked(Choices *c, const Graph *graph) {
+    for (int i = 0; i < graph->outputs.n; i++) {
+        const Output *output = &graph->outputs.at[i];
+        const Node *node = output->value;
+        if (node->op != OP_RESULT || node->in[0]->op != OP_REPEAT) continue;
+        const Node *repeat = node->in[0];
+        int64_t k = node_attr(node, "index")->integer;
+        AxisType *wanted = map_get(&c->stacked, repeat);
+        if (!wanted) {
+            wanted = NEW_N(c->arena, AxisType, repeat->n_outs * MAX_MESH);
+            map_put(c->arena, &c->stacked, repeat, wanted);
+        }
+        if (k >= repeat->region->n_carries) memcpy(&wanted[k * MAX_MESH], tensor_type(output->tensor), sizeof output->tensor->type);
     }
 }
 
@@ -146,7 +332,10 @@ void graph_partition(Graph *graph, const Layout *layout) {
     *mesh = layout->mesh;
     type_tensors(graph, layout);
     Choices choices = {.arena = graph->arena, .layout = layout};
+    want_stacked(&choices, graph);
     choose_region(&choices, &graph->top);
     insert_region(&choices, graph, &graph->top);
+    flatten_region(graph, layout, &graph->top);
+    flatten_tensors(graph, layout);
     graph->mesh = mesh;
 }

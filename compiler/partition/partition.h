@@ -8,13 +8,18 @@
 #include "ir/op.h"
 
 /* The sentences on one axis, joined, in text order: the first name that a tensor has shards it. */
+/* What rule 3 stores in parts: each implies the ones before it. */
+typedef enum StoredParts { STORED_WHOLE, STORED_OPTIMIZER, STORED_GRADIENTS, STORED_WEIGHTS } StoredParts;
+
 typedef struct AxisRules {
     VEC(Dim *) names; /* dimensions of the graph */
+    StoredParts stored;
 } AxisRules;
 
 typedef struct Layout {
     Mesh mesh;
     AxisRules axes[MAX_MESH];
+    Map *flat_dims; /* rule 3's flat ranges by name, shared by the graphs of a step */
 } Layout;
 
 /* The type that rule 1 gives to a tensor of this shape on one axis. */

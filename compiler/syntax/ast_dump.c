@@ -56,7 +56,9 @@ static void dump_expr(const Expr *e, Text *out) {
         dump_expr(e->args.at[0], out);
         text_printf(out, ".%s", e->name);
         return;
-    case EXPR_INT: text_printf(out, "%lld%s%s", (long long)e->integer, e->name ? " " : "", e->name ? e->name : ""); return;
+    case EXPR_INT:
+        text_printf(out, "%lld%s%s", (long long)e->integer, e->name ? " " : "", e->name ? e->name : "");
+        return;
     case EXPR_FLOAT:
         dump_number(e->number, out);
         text_printf(out, "%s%s", e->name ? " " : "", e->name ? e->name : "");
@@ -124,8 +126,9 @@ static void dump_bindings(const Stmt *stmt, Text *out) {
 }
 
 static const char *const stmt_names[] = {
-    "import", "const", "gpu", "cluster", "layer", "model", "train", "plan", "dim", "factors", "input", "target", "weight",
-    "assign", "expr", "repeat", "if", "return", "auxiliary", "log", "names", "mesh", "rule", "in", "property", "group",
+    "import",    "const", "gpu",    "cluster", "layer",  "model", "train",    "plan",  "dim",
+    "factors",   "input", "target", "weight",  "assign", "expr",  "repeat",   "if",    "return",
+    "auxiliary", "log",   "names",  "mesh",    "rule",   "in",    "property", "group",
 };
 _Static_assert(sizeof stmt_names / sizeof *stmt_names == STMT_GROUP + 1, "a name for each kind of statement");
 

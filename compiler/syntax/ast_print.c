@@ -2,8 +2,8 @@
  *
  * It works on tokens, not on the tree, so that comments and line breaks stay: the user decides where lines end, the
  * formatter decides everything between. Blanks depend on neighbouring tokens alone; statements of one sort that follow
- * each other are aligned in columns; a line that goes on inside a bracket begins below the bracket's first element. What
- * it prints, it prints again unchanged. */
+ * each other are aligned in columns; a line that goes on inside a bracket begins below the bracket's first element.
+ * What it prints, it prints again unchanged. */
 #include "syntax/print.h"
 
 #include "plan_parser.h"
@@ -11,22 +11,24 @@
 typedef struct Printer {
     Parser p;
     PrintLines lines;
-    int i;               /* the raw token at hand */
-    int line;            /* index of the line that tokens go to, or -1 */
-    int depth;           /* open blocks that are not written on one line */
+    int i;     /* the raw token at hand */
+    int line;  /* index of the line that tokens go to, or -1 */
+    int depth; /* open blocks that are not written on one line */
     int next_comment;
-    int32_t last_end;    /* in the source, of the last token or comment */
-    int previous;        /* raw index of the last token that was printed, or -1 */
+    int32_t last_end;               /* in the source, of the last token or comment */
+    int previous;                   /* raw index of the last token that was printed, or -1 */
     int cells[MOST_CELLS], n_cells; /* raw tokens where a cell of the current line begins */
     VEC(Anchor) brackets;
-    int *partner;        /* of each brace: the other one; -1 when the block is not written on one line */
+    int *partner; /* of each brace: the other one; -1 when the block is not written on one line */
 } Printer;
 
 static const Token *token_at(const Printer *q, int i) { return &q->p.raw.at[i < q->p.raw.n ? i : q->p.raw.n - 1]; }
 
 /* ---- blanks between tokens ---- */
 
-static bool ends_operand(int kind) { return kind == NAME || kind == INT || kind == FLOAT || kind == STRING || kind == ')' || kind == ']'; }
+static bool ends_operand(int kind) {
+    return kind == NAME || kind == INT || kind == FLOAT || kind == STRING || kind == ')' || kind == ']';
+}
 
 static bool is_unary_minus(const Printer *q, int i) {
     return token_at(q, i)->kind == '-' && (i == 0 || !ends_operand(token_at(q, i - 1)->kind));
@@ -58,7 +60,8 @@ static PrintLine *begin_line(Printer *q, LineSort sort, int32_t lo) {
     int most = q->depth ? 1 : 2, blanks = newlines_between(q, q->last_end, lo) - 1;
     bool after_brace = q->previous >= 0 && token_at(q, q->previous)->kind == '{' && (q->line < 0) && q->lines.at.n &&
                        vec_last(&q->lines.at).sort != LINE_COMMENT;
-    if (q->lines.at.n && sort != LINE_CLOSES && !after_brace && blanks > 0) line.blanks_before = blanks < most ? blanks : most;
+    if (q->lines.at.n && sort != LINE_CLOSES && !after_brace && blanks > 0)
+        line.blanks_before = blanks < most ? blanks : most;
     if (q->brackets.n) {
         line.has_anchor = true;
         line.anchor = vec_last(&q->brackets);
@@ -229,7 +232,9 @@ static void print_token(Printer *q) {
         q->depth--;
     }
     if (q->line < 0) {
-        LineSort sort = closes || token->kind == '{' || token->kind == KW_ELSE ? LINE_CLOSES : goes_on(q) ? LINE_GOES_ON : LINE_STATEMENT;
+        LineSort sort = closes || token->kind == '{' || token->kind == KW_ELSE ? LINE_CLOSES
+                        : goes_on(q)                                           ? LINE_GOES_ON
+                                                                               : LINE_STATEMENT;
         PrintLine *line = begin_line(q, sort, token->lo);
         q->n_cells = 0;
         if (sort == LINE_STATEMENT) line->class = find_cells(q);
@@ -247,7 +252,9 @@ const char *ast_print(Session *s, int32_t file) {
     text_to_ast(s, file);
     if (diag_count(s, SEV_ERROR) > errors) return NULL;
     const SourceFile *source = session_file(s, (Span){file, 0, 0});
-    Printer q = {.p = {.s = s, .arena = s->arena, .file = file, .text = source->text, .size = source->size}, .line = -1, .previous = -1};
+    Printer q = {.p = {.s = s, .arena = s->arena, .file = file, .text = source->text, .size = source->size},
+                 .line = -1,
+                 .previous = -1};
     q.lines.arena = s->arena;
     lex_file(&q.p);
     lines_make(&q.p);

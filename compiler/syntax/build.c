@@ -62,6 +62,10 @@ Expr *expr_list(Parser *p, ExprKind kind, Span span, const ExprList *elements) {
     return e;
 }
 
+Expr *expr_group(Parser *p, Span span, const ExprList *elements) {
+    return elements->n == 1 ? elements->at[0] : expr_list(p, EXPR_TUPLE, span, elements);
+}
+
 Expr *expr_pair(Parser *p, ExprKind kind, Span span, Expr *left, int op, Span op_span, Expr *right) {
     Expr *e = expr_new(p, kind, span);
     e->op = op;
@@ -223,6 +227,17 @@ Stmt *stmt_property(Parser *p, Span span, Name name, Span name_span, const Items
 void stmt_body(Stmt *stmt, const StmtList *body) {
     stmt->has_body = true;
     stmt->body = *body;
+}
+
+void stmt_params(Stmt *stmt, const Params *params) {
+    stmt->params.at = params->at.at;
+    stmt->params.n = params->at.n;
+    stmt->params.cap = params->at.cap;
+}
+
+void stmt_alias(Stmt *stmt, const Token *name, Span span) {
+    stmt->alias = name->name;
+    stmt->alias_span = span;
 }
 
 StmtList *stmts_add(Parser *p, StmtList *list, Stmt *stmt) {

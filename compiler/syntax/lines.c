@@ -68,16 +68,8 @@ static void end_statement(Lines *l) {
 
 /* ---- brackets ---- */
 
-static int32_t line_indent(const Parser *p, int32_t at) {
-    int32_t start = at;
-    while (start > 0 && p->text[start - 1] != '\n') start--;
-    int32_t end = start;
-    while (end < at && (p->text[end] == ' ' || p->text[end] == '\t')) end++;
-    return end - start;
-}
-
 static void open_bracket(Lines *l, const Token *token, BlockKind kind) {
-    vec_push(l->p->arena, &l->open, (Open){*token, kind, line_indent(l->p, token->lo)});
+    vec_push(l->p->arena, &l->open, (Open){*token, kind, l->indent});
 }
 
 /* Marks the round and square brackets that nothing closes before the block around them changes. */
@@ -98,14 +90,6 @@ static void find_unclosed(Parser *p) {
     }
 }
 
-static bool line_has_open_text(const Lines *l, const Token *opening) {
-    for (int i = 0; i < l->p->raw.n; i++) {
-        const Token *token = &l->p->raw.at[i];
-        if (token->kind == STRING && token->unclosed && token->lo > opening->lo && token->lo < lines_raw(l, 0)->hi) return true;
-    }
-    return false;
-}
-
 /* The line behind the one at `at` when it is empty, which is where a closing bracket stood or should; else `at`. */
 static int32_t behind_line(const Lines *l, int32_t at) {
     const char *text = l->p->text;
@@ -122,7 +106,8 @@ static void close_bracket(Lines *l) {
     const Token opening = innermost(l)->token;
     l->open.n--;
     int32_t at = last_end(l);
-    if (!line_has_open_text(l, &opening)) {
+    bool swallowed = l->open_text > opening.lo; /* by a text without its closing quote */
+    if (!swallowed) {
         const char *closing = opening.kind == '(' ? ")" : "]";
         bool one_line = !memchr(l->p->text + opening.lo, '\n', (size_t)(at - opening.lo));
         int32_t where = one_line ? at : behind_line(l, at);
@@ -173,9 +158,10 @@ static void open_block(Lines *l, const Token *token) {
 
 /* A head without its brace, before lines that stand further in. */
 static void add_missing_brace(Lines *l, const Token *next) {
-    int32_t indent = line_indent(l->p, lines_raw(l, 0)->lo), at = last_end(l);
-    if (next->kind != '}' && next->column <= indent) return;
-    Diag *d = diag_error(l->p->s, "P0006", parser_span(l->p, at, at), "the block of this statement has no opening brace");
+    int32_t at = last_end(l);
+    if (next->kind != '}' && next->column <= l->indent) return;
+    Diag *d =
+        diag_error(l->p->s, "P0006", parser_span(l->p, at, at), "the block of this statement has no opening brace");
     diag_label(d, "expected `{`");
     diag_fix(d, parser_span(l->p, at, at), " {");
     Token brace = {.kind = '{', .lo = at, .hi = at, .column = -1, .reported = true};
@@ -184,7 +170,6 @@ static void add_missing_brace(Lines *l, const Token *next) {
     l->in_statement = false;
     l->needs_block = false;
     open_bracket(l, &brace, kind);
-    l->open.at[l->open.n - 1].indent = indent;
 }
 
 static void close_block(Lines *l, const Token *token) {
@@ -250,6 +235,8 @@ static void end_file(Lines *l, const Token *token) {
 
 static void lines_token(Lines *l) {
     const Token *token = lines_raw(l, 0);
+    if (token->column >= 0) l->indent = token->column;
+    if (token->unclosed && token->kind == STRING) l->open_text = token->lo;
     switch (token->kind) {
     case NEWLINE: end_line(l); return;
     case '{': open_block(l, token); return;

@@ -12,18 +12,20 @@ typedef struct Open {
 
 typedef struct Lines {
     Parser *p;
-    int i;              /* the raw token at hand */
+    int i; /* the raw token at hand */
     VEC(Open) open;
     bool in_statement;  /* something of the current statement was passed on */
     int head;           /* kind of its first token */
     BlockKind opens;    /* what its block holds */
     bool needs_block;   /* it must have one, which has not come yet */
     bool lost;          /* junk at the top level was reported: silent until the next declaration */
+    int32_t indent;     /* of the line at hand */
+    int32_t open_text;  /* where the last text without a closing quote begins */
     const Token *wrong; /* the first brace that was closed by one of another indentation */
     Token wrong_token;
 } Lines;
 
-typedef enum Place_ { PLACE_TOP, PLACE_TENSORS, PLACE_PLAN } StatementPlace;
+typedef enum StatementPlace { PLACE_TOP, PLACE_TENSORS, PLACE_PLAN } StatementPlace;
 
 typedef struct Keyword {
     const char *spelling;
@@ -43,6 +45,7 @@ bool lines_takes_else(Lines *l, int at);
 BlockKind lines_block(const Lines *l);
 const Token *lines_raw(const Lines *l, int ahead);
 void lines_close_blocks(Lines *l, Span where, const char *what);
-Diag *lines_report(Lines *l, const char *code, const Token *token, const char *format, ...) __attribute__((format(printf, 4, 5)));
+Diag *lines_report(Lines *l, const char *code, const Token *token, const char *format, ...)
+    __attribute__((format(printf, 4, 5)));
 
 #endif

@@ -115,7 +115,8 @@ Token token_string(Parser *p, const char *lo, const char *hi, bool closed) {
         uint32_t code;
         int bytes = utf8_decode(at, end, &code);
         if (code == 0xfffd && bytes == 1) {
-            Diag *d = diag_error(p->s, "P0003", span_of(p, at, at + 1), "the text is not UTF-8: byte 0x%02x", (unsigned char)*at);
+            Diag *d = diag_error(p->s, "P0003", span_of(p, at, at + 1), "the text is not UTF-8: byte 0x%02x",
+                                 (unsigned char)*at);
             diag_help(d, "save the file as UTF-8");
         }
         if (!code) diag_error(p->s, "P0003", span_of(p, at, at + 1), "a text cannot hold the character NUL");
@@ -169,11 +170,13 @@ void report_bad_character(Parser *p, const char *lo, const char *hi) {
     int bytes = utf8_decode(lo, hi, &code);
     Diag *d;
     if (code == 0xfffd && bytes == 1)
-        d = diag_error(p->s, "P0002", span_of(p, lo, hi), "unexpected byte 0x%02x, which is not UTF-8", (unsigned char)*lo);
+        d = diag_error(p->s, "P0002", span_of(p, lo, hi), "unexpected byte 0x%02x, which is not UTF-8",
+                       (unsigned char)*lo);
     else if (code < 0x20 || code == 0x7f)
         d = diag_error(p->s, "P0002", span_of(p, lo, hi), "unexpected control character U+%04X", code);
     else
-        d = diag_error(p->s, "P0002", span_of(p, lo, hi), "unexpected character `%.*s`", (int)(code < 0x80 ? hi - lo : bytes), lo);
+        d = diag_error(p->s, "P0002", span_of(p, lo, hi), "unexpected character `%.*s`",
+                       (int)(code < 0x80 ? hi - lo : bytes), lo);
     const char *help = meant_by(lo, code < 0x80 ? (size_t)(hi - lo) : (size_t)bytes);
     if (help) diag_help(d, "%s", help);
 }

@@ -2,9 +2,9 @@
  *
  *     text --plan.re--> raw tokens --layout--> tokens --plan.y--> tree --place--> checked tree
  *
- * The lexer knows characters. The layout knows lines: which newlines end statements, which words are keywords here, which
- * brackets were never closed (it reports and closes them, so that the parser sees balanced text). The parser knows
- * statements and expressions. Which statement may stand in which block is asked last. */
+ * The lexer knows characters. The layout knows lines: which newlines end statements, which words are keywords here,
+ * which brackets were never closed (it reports and closes them, so that the parser sees balanced text). The parser
+ * knows statements and expressions. Which statement may stand in which block is asked last. */
 #ifndef PLAN_PARSE_H
 #define PLAN_PARSE_H
 
@@ -13,7 +13,7 @@
 typedef struct Token {
     int kind; /* token kinds of plan_parser.h */
     int32_t lo, hi;
-    Name name;    /* of names and words; the unit of a number, or NULL */
+    Name name; /* of names and words; the unit of a number, or NULL */
     int64_t integer;
     double number;
     const char *text; /* of a string, decoded */
@@ -29,7 +29,16 @@ typedef struct Comment {
     bool alone; /* nothing but blanks before it on its line */
 } Comment;
 
-typedef enum BlockKind { BLOCK_NONE, BLOCK_TOP, BLOCK_TENSORS, BLOCK_PROPERTIES, BLOCK_GROUPS, BLOCK_PLAN, BLOCK_NAMES, BLOCK_UNKNOWN } BlockKind;
+typedef enum BlockKind {
+    BLOCK_NONE,
+    BLOCK_TOP,
+    BLOCK_TENSORS,
+    BLOCK_PROPERTIES,
+    BLOCK_GROUPS,
+    BLOCK_PLAN,
+    BLOCK_NAMES,
+    BLOCK_UNKNOWN
+} BlockKind;
 
 typedef VEC(Token) TokenList;
 
@@ -100,6 +109,8 @@ Expr *expr_name(Parser *p, Span span, Name name);
 Expr *expr_literal(Parser *p, ExprKind kind, Span span, const Token *token);
 Expr *expr_member(Parser *p, Span span, Expr *of, Name name, Span name_span);
 Expr *expr_list(Parser *p, ExprKind kind, Span span, const ExprList *elements);
+/* `(a)` is a itself, `(a, b)` a tuple. */
+Expr *expr_group(Parser *p, Span span, const ExprList *elements);
 Expr *expr_pair(Parser *p, ExprKind kind, Span span, Expr *left, int op, Span op_span, Expr *right);
 Expr *expr_unary(Parser *p, Span span, int op, Span op_span, Expr *operand);
 Expr *expr_call(Parser *p, Span span, Expr *callee, const Args *args);
@@ -122,6 +133,8 @@ Stmt *stmt_group(Parser *p, Span span, const Words *words, const Bindings *bindi
 Stmt *stmt_rule(Parser *p, Span span, const Words *words, const Axes *axes, Expr *how);
 Stmt *stmt_property(Parser *p, Span span, Name name, Span name_span, const Items *items);
 void stmt_body(Stmt *stmt, const StmtList *body);
+void stmt_params(Stmt *stmt, const Params *params);
+void stmt_alias(Stmt *stmt, const Token *name, Span span);
 /* Adds a statement to a block; a rule with several axes becomes one for each. */
 StmtList *stmts_add(Parser *p, StmtList *list, Stmt *stmt);
 

@@ -11,7 +11,8 @@ static void check_assign(Parser *p, const Stmt *stmt, BlockKind block) {
         if (stmt->words.at[i].what->kind == EXPR_MEMBER && block != BLOCK_NAMES)
             refuse(p, stmt->words.at[i].what->span, "a member cannot be given a value", "assign to a plain name");
     if (stmt->names.n > 1 && block != BLOCK_TENSORS)
-        refuse(p, stmt->head, "several names are given a value at once", "that is for layers and models: write one statement for each name");
+        refuse(p, stmt->head, "several names are given a value at once",
+               "that is for layers and models: write one statement for each name");
 }
 
 static void check_statement(Parser *p, const Stmt *stmt, BlockKind block) {
@@ -21,14 +22,17 @@ static void check_statement(Parser *p, const Stmt *stmt, BlockKind block) {
         if (block == BLOCK_TENSORS)
             refuse(p, stmt->span, "the result of this call is not used", "give it a name: `y = ...`");
         else
-            refuse(p, stmt->span, "a call cannot stand alone here", "properties are written without brackets: `recompute attention`");
+            refuse(p, stmt->span, "a call cannot stand alone here",
+                   "properties are written without brackets: `recompute attention`");
         break;
     case STMT_RULE:
-        if (block != BLOCK_PLAN) refuse(p, stmt->head, "a rule cannot stand in this block", "`WHAT on AXIS` belongs in a plan");
+        if (block != BLOCK_PLAN)
+            refuse(p, stmt->head, "a rule cannot stand in this block", "`WHAT on AXIS` belongs in a plan");
         break;
     case STMT_GROUP:
         if (block != BLOCK_GROUPS)
-            refuse(p, stmt->head, "parameter groups cannot stand in this block", "they belong in the block of the optimizer: `optimizer adamw(...) { ... }`");
+            refuse(p, stmt->head, "parameter groups cannot stand in this block",
+                   "they belong in the block of the optimizer: `optimizer adamw(...) { ... }`");
         break;
     default: break;
     }
@@ -38,9 +42,12 @@ static void check_block(Parser *p, const StmtList *body, BlockKind block);
 
 static void check_body(Parser *p, const Stmt *stmt) {
     switch (stmt->kind) {
-    case STMT_GPU: case STMT_CLUSTER: case STMT_TRAIN: check_block(p, &stmt->body, BLOCK_PROPERTIES); break;
+    case STMT_GPU:
+    case STMT_CLUSTER:
+    case STMT_TRAIN: check_block(p, &stmt->body, BLOCK_PROPERTIES); break;
     case STMT_PROPERTY: check_block(p, &stmt->body, BLOCK_GROUPS); break;
-    case STMT_PLAN: case STMT_IN: check_block(p, &stmt->body, BLOCK_PLAN); break;
+    case STMT_PLAN:
+    case STMT_IN: check_block(p, &stmt->body, BLOCK_PLAN); break;
     case STMT_NAMES: check_block(p, &stmt->body, BLOCK_NAMES); break;
     default:
         check_block(p, &stmt->body, BLOCK_TENSORS);

@@ -5,7 +5,15 @@
 #include "syntax/parse.h"
 
 /* Statements of one class that follow each other have their cells aligned. */
-typedef enum LineClass { LINE_OTHER, LINE_ASSIGN, LINE_DIM, LINE_ALIAS, LINE_TENSOR, LINE_RULE, LINE_PROPERTY } LineClass;
+typedef enum LineClass {
+    LINE_OTHER,
+    LINE_ASSIGN,
+    LINE_DIM,
+    LINE_ALIAS,
+    LINE_TENSOR,
+    LINE_RULE,
+    LINE_PROPERTY
+} LineClass;
 typedef enum LineSort { LINE_STATEMENT, LINE_GOES_ON, LINE_CLOSES, LINE_COMMENT } LineSort;
 
 enum { MOST_CELLS = 4, INDENT = 4 };
@@ -13,8 +21,8 @@ enum { MOST_CELLS = 4, INDENT = 4 };
 /* Where a bracket stands that a later line aligns to. */
 typedef struct Anchor {
     int line, cell;
-    int offset;       /* in characters from the beginning of the cell */
-    bool ends_line;   /* nothing behind it on its line */
+    int offset;     /* in characters from the beginning of the cell */
+    bool ends_line; /* nothing behind it on its line */
 } Anchor;
 
 typedef struct PrintLine {

@@ -31,7 +31,8 @@ static void run_finish(PrintLines *lines, Run *run) {
     run->lines.n = 0;
 }
 
-/* A run goes on at its depth, also past a nested block, until a blank line, a comment or a statement of another class. */
+/* A run goes on at its depth, also past a nested block, until a blank line, a comment or a statement of another class.
+ */
 static void align_statements(PrintLines *lines) {
     VEC(Run) runs = {0};
     for (int i = 0; i < lines->at.n; i++) {
@@ -65,7 +66,8 @@ static void find_indents(PrintLines *lines) {
             if (line->anchor.ends_line)
                 line->indent = opening->indent + (line->closes_anchor ? 0 : INDENT);
             else
-                line->indent = offset_of(opening, line->anchor.cell) + line->anchor.offset + (line->closes_anchor ? 0 : 1);
+                line->indent =
+                    offset_of(opening, line->anchor.cell) + line->anchor.offset + (line->closes_anchor ? 0 : 1);
         } else if (line->sort == LINE_GOES_ON) {
             line->indent += INDENT;
         }
@@ -81,7 +83,8 @@ static int comment_column(const PrintLines *lines, int i) {
     int from = i, to = i, widest = 0;
     const PrintLine *at = lines->at.at;
     while (from > 0 && at[from - 1].comment && at[from - 1].sort != LINE_COMMENT && !at[from].blanks_before) from--;
-    while (to + 1 < lines->at.n && at[to + 1].comment && at[to + 1].sort != LINE_COMMENT && !at[to + 1].blanks_before) to++;
+    while (to + 1 < lines->at.n && at[to + 1].comment && at[to + 1].sort != LINE_COMMENT && !at[to + 1].blanks_before)
+        to++;
     for (int k = from; k <= to; k++)
         if (line_width(&at[k]) > widest) widest = line_width(&at[k]);
     return widest + 2;

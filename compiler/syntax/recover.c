@@ -34,14 +34,17 @@ static bool is_infix(int kind) {
 /* First token of the statement that the parser is in. */
 static const Token *statement_head(const Parser *p) {
     int at = p->last;
-    while (at > 0 && p->tokens.at[at - 1].kind != NEWLINE && p->tokens.at[at - 1].kind != '{' && p->tokens.at[at - 1].kind != '}') at--;
+    while (at > 0 && p->tokens.at[at - 1].kind != NEWLINE && p->tokens.at[at - 1].kind != '{' &&
+           p->tokens.at[at - 1].kind != '}')
+        at--;
     return &p->tokens.at[at];
 }
 
-/* A word that only makes sense inside a statement, misspelt: `oevr embed`, `vocab pdaded`. The mistake shows at the word or
- * at the name behind it, since two names in a row are no expression. Short words resemble too much. */
+/* A word that only makes sense inside a statement, misspelt: `oevr embed`, `vocab pdaded`. The mistake shows at the
+ * word or at the name behind it, since two names in a row are no expression. Short words resemble too much. */
 static const Token *misspelt_word(const Parser *p, const Token *token, Name *meant) {
-    static const char *const words[] = {"over", "on", "using", "padded", "uneven", "repeated", "along", "as", "like", "and", "or"};
+    static const char *const words[] = {"over",  "on", "using", "padded", "uneven", "repeated",
+                                        "along", "as", "like",  "and",    "or",     "else"};
     enum { N_WORDS = sizeof words / sizeof *words, SHORTEST = 3 };
     for (int back = 0; back < 2 && back <= p->last; back++) {
         const Token *at = token - back;
@@ -67,7 +70,8 @@ static void add_help(const Parser *p, Diag *d, const Token *token, const Expecte
     else if (kind >= OVER && kind <= ALONG && (expects(expected, "a name") || expects(expected, "a value")))
         diag_help(d, "`%s` is a reserved word: choose another name", token->name);
     else if (token->column >= 0 && is_infix(kind))
-        diag_help(d, "the end of the line ended the statement: put %s at the end of the line before", token_text(p, token));
+        diag_help(d, "the end of the line ended the statement: put %s at the end of the line before",
+                  token_text(p, token));
     else if (kind == '=' && statement_head(p)->kind == KW_IF)
         diag_help(d, "`==` compares");
     else if (kind == '=' && expects(expected, "`:`"))

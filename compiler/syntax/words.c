@@ -2,8 +2,8 @@
  *
  * In: the name that begins a statement, the block around it and the tokens behind it. A word is a keyword when its
  * statement may stand in the block and what follows is not an ordinary use of a name (`input = ...`, `model on data`).
- * A declaration of the top level inside a block means that a brace is missing before it. A misspelt keyword, where only a
- * keyword makes sense, is reported and taken for the one that it resembles, so its block is still read. */
+ * A declaration of the top level inside a block means that a brace is missing before it. A misspelt keyword, where only
+ * a keyword makes sense, is reported and taken for the one that it resembles, so its block is still read. */
 #include "syntax/lines.h"
 
 #include "plan_parser.h"
@@ -40,7 +40,8 @@ static bool begins_value(int kind) {
 
 /* What follows a name when it is not the first word of a keyword's statement. */
 static bool is_ordinary_use(int next) {
-    return next == '=' || next == ',' || next == '.' || next == ':' || next == ON || next == PADDED || next == UNEVEN || next == REPEATED;
+    return next == '=' || next == ',' || next == '.' || next == ':' || next == ON || next == PADDED || next == UNEVEN ||
+           next == REPEATED;
 }
 
 /* Whether the statement at hand has the shape of the keyword's, by the tokens right behind the word. */
@@ -50,14 +51,19 @@ static bool has_shape(const Lines *l, const Keyword *keyword) {
     switch (keyword->token) {
     case KW_IMPORT: return named && (two == NEWLINE || two == '.' || is_name(lines_raw(l, 2), "as"));
     case KW_CONST: return named && two == '=';
-    case KW_GPU: case KW_CLUSTER: case KW_NAMES: return named && two == '{';
+    case KW_GPU:
+    case KW_CLUSTER:
+    case KW_NAMES: return named && two == '{';
     case KW_LAYER: return named && two == '(' && (three == ')' || (three == NAME && lines_raw(l, 4)->kind != '('));
     case KW_MODEL: return named && (two == '{' || two == '=');
     case KW_TRAIN: return one == '{' || (named && two == '{');
     case KW_PLAN: return named && (two == '{' || two == ON);
     case KW_DIM: return named && (two == '=' || two == ',' || two == NEWLINE);
-    case KW_FACTORS: case KW_MESH: return named && two == '=';
-    case KW_INPUT: case KW_TARGET: case KW_WEIGHT: return named && two == ':';
+    case KW_FACTORS:
+    case KW_MESH: return named && two == '=';
+    case KW_INPUT:
+    case KW_TARGET:
+    case KW_WEIGHT: return named && two == ':';
     case KW_REPEAT: return named && (two == '{' || is_name(lines_raw(l, 2), "as"));
     case KW_IN: return named && (two == '{' || two == INT || two == '.');
     case KW_ELSE: return one == '{' || is_name(lines_raw(l, 1), "if");
@@ -75,7 +81,9 @@ static bool block_takes(BlockKind block, StatementPlace place) {
 }
 
 static const char *place_text(StatementPlace place) {
-    return place == PLACE_TOP ? "at the top level of a file" : place == PLACE_PLAN ? "in a plan" : "in a layer or model";
+    return place == PLACE_TOP    ? "at the top level of a file"
+           : place == PLACE_PLAN ? "in a plan"
+                                 : "in a layer or model";
 }
 
 static void take_keyword(Lines *l, const Keyword *keyword) {
@@ -135,7 +143,8 @@ static void begin_in_tensors(Lines *l) {
         return;
     }
     Diag *d = lines_report(l, "P0007", token, "unknown statement `%s`", token->name);
-    diag_help(d, "a layer or model holds dim, factors, input, target, weight, repeat, if, return, auxiliary, log, names and `name = value`");
+    diag_help(d, "a layer or model holds dim, factors, input, target, weight, repeat, if, return, auxiliary, log, "
+                 "names and `name = value`");
     take_nothing(l);
 }
 
@@ -160,7 +169,8 @@ static bool is_used_as_keyword(const Lines *l, const Keyword *keyword) {
     int next = lines_raw(l, 1)->kind;
     if (is_ordinary_use(next)) return false;
     if (next != '(') return true;
-    return keyword->token == KW_IF || keyword->token == KW_RETURN || keyword->token == KW_AUXILIARY || keyword->token == KW_LOG;
+    return keyword->token == KW_IF || keyword->token == KW_RETURN || keyword->token == KW_AUXILIARY ||
+           keyword->token == KW_LOG;
 }
 
 void lines_begin_statement(Lines *l) {
@@ -171,14 +181,16 @@ void lines_begin_statement(Lines *l) {
         return;
     }
     const Keyword *keyword = keyword_find(token->name);
-    bool may_stand = keyword && (block_takes(block, keyword->place) || (block == BLOCK_UNKNOWN && keyword->place != PLACE_TOP));
+    bool may_stand =
+        keyword && (block_takes(block, keyword->place) || (block == BLOCK_UNKNOWN && keyword->place != PLACE_TOP));
     if (may_stand && is_used_as_keyword(l, keyword)) {
         take_keyword(l, keyword);
         return;
     }
     if (keyword && !block_takes(block, keyword->place) && has_shape(l, keyword)) {
         if (keyword->place == PLACE_TOP) {
-            lines_close_blocks(l, parser_span(l->p, token->lo, token->hi), arena_printf(l->p->arena, "`%s` stands here", token->name));
+            lines_close_blocks(l, parser_span(l->p, token->lo, token->hi),
+                               arena_printf(l->p->arena, "`%s` stands here", token->name));
             take_keyword(l, keyword);
             return;
         }

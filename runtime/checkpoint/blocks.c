@@ -10,7 +10,8 @@ bool prt_block_first(const PrtProgram *program, const PrtTensor *tensor, const i
     return true;
 }
 
-bool prt_block_runs(const PrtProgram *program, const PrtTensor *tensor, const int *coords, PrtRun1 *each, void *context) {
+bool prt_block_runs(const PrtProgram *program, const PrtTensor *tensor, const int *coords, PrtRun1 *each,
+                    void *context) {
     int64_t start[PRT_MAX_DIMS], part[PRT_MAX_DIMS], stride[PRT_MAX_DIMS], blocks[PRT_MAX_DIMS], block[PRT_MAX_DIMS];
     int n = tensor->n_dims;
     for (int d = 0; d < n; d++) {

@@ -18,7 +18,7 @@ typedef struct PrtState {
     int64_t samples; /* taken from the training data's order */
     int64_t seed;
     int64_t batch;
-    uint64_t run;    /* the same for all checkpoints of a run and of those resumed from it */
+    uint64_t run;     /* the same for all checkpoints of a run and of those resumed from it */
     int64_t saved_at; /* nanoseconds since 1970 */
     char hash[80], plan[80], source[256];
 } PrtState;

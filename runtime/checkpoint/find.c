@@ -99,8 +99,10 @@ bool prt_checkpoint_find(const char *from, char *path, PrtState *state, char *wh
     }
     int incomplete = 0, n = newest_of(from, path, state, &incomplete, why, size);
     if (n > 0 || n < 0) return n > 0;
-    if (incomplete) snprintf(why, size, "`%s` holds no complete checkpoint (%d were not finished)", from, incomplete);
-    else snprintf(why, size, "`%s` holds no checkpoint", from);
+    if (incomplete)
+        snprintf(why, size, "`%s` holds no complete checkpoint (%d were not finished)", from, incomplete);
+    else
+        snprintf(why, size, "`%s` holds no checkpoint", from);
     return false;
 }
 
@@ -142,7 +144,8 @@ bool prt_checkpoint_claim(const char *path, int *lock, char *why, size_t size) {
     if (flock(*lock, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK) {
         ssize_t n = pread(*lock, pid, sizeof pid - 1, 0);
         pid[n > 0 ? n : 0] = 0;
-        snprintf(why, size, "`%s` is in use by another run (process %s); set another folder with `--set save.path=...`", path, pid);
+        snprintf(why, size, "`%s` is in use by another run (process %s); set another folder with `--set save.path=...`",
+                 path, pid);
         close(*lock);
         *lock = -1;
         return false;

@@ -20,7 +20,12 @@ typedef struct PrtTable {
 } PrtTable;
 
 /* Which file of a checkpoint holds a tensor; PRT_FILE_NONE: it is not saved. */
-typedef enum PrtFileKind { PRT_FILE_MODEL, PRT_FILE_OPTIMIZER, PRT_FILE_KINDS, PRT_FILE_NONE = PRT_FILE_KINDS } PrtFileKind;
+typedef enum PrtFileKind {
+    PRT_FILE_MODEL,
+    PRT_FILE_OPTIMIZER,
+    PRT_FILE_KINDS,
+    PRT_FILE_NONE = PRT_FILE_KINDS
+} PrtFileKind;
 extern const char *const prt_file_name[PRT_FILE_KINDS];
 PrtFileKind prt_file_of(const PrtTensor *tensor);
 
@@ -34,7 +39,8 @@ void prt_table_free(PrtTable *table);
 /* Calls `each` for every run of elements that is contiguous both in the rank's block and in the global tensor: `n`
  * elements at `local` of the one and `global` of the other. Stops when it returns false. */
 typedef bool PrtRun1(void *context, int64_t local, int64_t global, int64_t n);
-bool prt_block_runs(const PrtProgram *program, const PrtTensor *tensor, const int *coords, PrtRun1 *each, void *context);
+bool prt_block_runs(const PrtProgram *program, const PrtTensor *tensor, const int *coords, PrtRun1 *each,
+                    void *context);
 /* This rank holds the first copy of its block. */
 bool prt_block_first(const PrtProgram *program, const PrtTensor *tensor, const int *coords);
 

@@ -31,7 +31,8 @@ static bool read_run(void *context, int64_t local, int64_t global, int64_t n) {
 
 static void shape_text(char *text, size_t size, const int64_t *shape, int n) {
     size_t at = 0;
-    for (int i = 0; i < n && at < size; i++) at += (size_t)snprintf(text + at, size - at, "%s%lld", i ? ", " : "", (long long)shape[i]);
+    for (int i = 0; i < n && at < size; i++)
+        at += (size_t)snprintf(text + at, size - at, "%s%lld", i ? ", " : "", (long long)shape[i]);
     if (!n) text[0] = 0;
 }
 
@@ -42,7 +43,8 @@ static void check_entry(Loader *l, const PrtTensor *tensor, const PrtEntry *entr
     for (int i = 0; same && i < tensor->n_dims; i++) same = entry->shape[i] == tensor->shape[i];
     shape_text(theirs, sizeof theirs, entry->shape, entry->n_dims);
     shape_text(ours, sizeof ours, tensor->shape, tensor->n_dims);
-    if (!same) prt_fail(l->rank, "`%s`: `%s` has shape [%s], the program's has [%s]", l->path, tensor->name, theirs, ours);
+    if (!same)
+        prt_fail(l->rank, "`%s`: `%s` has shape [%s], the program's has [%s]", l->path, tensor->name, theirs, ours);
     if (entry->dtype != tensor->dtype) {
         prt_fail(l->rank, "`%s`: `%s` is %s, the program's is %s", l->path, tensor->name, prt_dtype_name[entry->dtype],
                  prt_dtype_name[tensor->dtype]);
@@ -68,13 +70,15 @@ static void load_file(Loader *l, PrtFileKind kind) {
         l->at = entry->begin;
         l->width = prt_dtype_bytes(tensor->dtype);
         if (!prt_block_runs(rank->program, tensor, rank->coords, read_run, l)) {
-            prt_fail(rank, "cannot read `%s` from `%s`: %s", tensor->name, l->path, l->error < 0 ? "the file ends early" : strerror(l->error));
+            prt_fail(rank, "cannot read `%s` from `%s`: %s", tensor->name, l->path,
+                     l->error < 0 ? "the file ends early" : strerror(l->error));
         }
     }
     for (int i = 0; expected < table.n && i < table.n; i++) {
         int k = 0;
         while (k < role->n_tensors && strcmp(role->tensors[k].name, table.entries[i].name)) k++;
-        if (k == role->n_tensors) prt_fail(rank, "`%s` has a tensor `%s` that the program does not have", l->path, table.entries[i].name);
+        if (k == role->n_tensors)
+            prt_fail(rank, "`%s` has a tensor `%s` that the program does not have", l->path, table.entries[i].name);
     }
     prt_table_free(&table);
     close(l->fd);
@@ -84,7 +88,8 @@ static void load_file(Loader *l, PrtFileKind kind) {
 
 static int64_t number_of(const PrtJson *file, const char *name) {
     const PrtJson *value = prt_json_get(file, name);
-    return prt_json_is(value, PRT_JSON_NUMBER) && value->number >= 0 && value->number < 9e15 ? (int64_t)value->number : -1;
+    return prt_json_is(value, PRT_JSON_NUMBER) && value->number >= 0 && value->number < 9e15 ? (int64_t)value->number
+                                                                                             : -1;
 }
 
 static void check_sums(PrtRank *rank, const char *path, const PrtJson *file) {
@@ -95,7 +100,8 @@ static void check_sums(PrtRank *rank, const char *path, const PrtJson *file) {
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0 || fstat(fd, &about)) prt_fail(rank, "cannot open `%s`: %s", path, strerror(errno));
     if (about.st_size != bytes) {
-        prt_fail(rank, "`%s` is damaged: it has %lld bytes, %lld were written", path, (long long)about.st_size, (long long)bytes);
+        prt_fail(rank, "`%s` is damaged: it has %lld bytes, %lld were written", path, (long long)about.st_size,
+                 (long long)bytes);
     }
     if (chunk <= 0) prt_fail(rank, "the COMPLETE file beside `%s` is damaged", path);
     int64_t i = 0;
@@ -108,7 +114,9 @@ static void check_sums(PrtRank *rank, const char *path, const PrtJson *file) {
         if (error) prt_fail(rank, "cannot read `%s`: %s", path, error < 0 ? "it ends early" : strerror(error));
         snprintf(hex, sizeof hex, "%016llx", (unsigned long long)sum);
         if (prt_json_is(item, PRT_JSON_TEXT) && !strcmp(item->text, hex)) continue;
-        prt_fail(rank, "`%s` is damaged: the checksum of bytes %lld to %lld is %s, not as written; use an earlier checkpoint with `--resume DIR`",
+        prt_fail(rank,
+                 "`%s` is damaged: the checksum of bytes %lld to %lld is %s, not as written; use an earlier checkpoint "
+                 "with `--resume DIR`",
                  path, (long long)at, (long long)(at + n), hex);
     }
     if (i * chunk < bytes) prt_fail(rank, "the COMPLETE file beside `%s` is damaged", path);
@@ -121,7 +129,8 @@ static void check_folder(PrtRank *rank, const char *folder, bool moments) {
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     struct stat about;
     if (fd < 0 || fstat(fd, &about)) prt_fail(rank, "cannot open `%s`: %s", path, strerror(errno));
-    if (about.st_size >= (off_t)sizeof text || prt_pread_all(fd, text, about.st_size, 0)) prt_fail(rank, "`%s` is damaged", path);
+    if (about.st_size >= (off_t)sizeof text || prt_pread_all(fd, text, about.st_size, 0))
+        prt_fail(rank, "`%s` is damaged", path);
     close(fd);
     text[about.st_size] = 0;
     PrtJson *root = prt_json_parse(text);

@@ -53,11 +53,14 @@ char *prt_table_write(const PrtRole *role, PrtFileKind kind, PrtTable *table) {
         const PrtTensor *tensor = &role->tensors[i];
         if (prt_file_of(tensor) != kind) continue;
         PrtEntry *entry = &table->entries[table->n++];
-        *entry = (PrtEntry){.name = strdup(tensor->name), .dtype = tensor->dtype, .n_dims = tensor->n_dims, .begin = at};
+        *entry =
+            (PrtEntry){.name = strdup(tensor->name), .dtype = tensor->dtype, .n_dims = tensor->n_dims, .begin = at};
         memcpy(entry->shape, tensor->shape, sizeof entry->shape);
         at = entry->end = at + elements_of(entry->shape, entry->n_dims) * prt_dtype_bytes(entry->dtype);
-        if (!entry->name) json.failed = true;
-        else describe(&json, entry);
+        if (!entry->name)
+            json.failed = true;
+        else
+            describe(&json, entry);
     }
     prt_text_add(&json, "}");
     char *header = !json.failed && table->entries ? frame(json.data, &table->header_bytes) : NULL;
@@ -98,7 +101,9 @@ __attribute__((format(printf, 2, 3))) static bool damaged(const Complaint *c, co
 
 static bool whole_at(const PrtJson *list, int index, int64_t *value) {
     const PrtJson *item = prt_json_at(list, index);
-    if (!prt_json_is(item, PRT_JSON_NUMBER) || item->number < 0 || item->number > 9e15 || item->number != floor(item->number)) return false;
+    if (!prt_json_is(item, PRT_JSON_NUMBER) || item->number < 0 || item->number > 9e15 ||
+        item->number != floor(item->number))
+        return false;
     *value = (int64_t)item->number;
     return true;
 }
@@ -114,7 +119,8 @@ static bool read_entry(const PrtJson *item, PrtEntry *entry, const Complaint *c)
     int d = 0;
     while (d < PRT_DTYPES && strcmp(dtype->text, prt_dtype_safetensors[d])) d++;
     if (d == PRT_DTYPES) {
-        snprintf(c->why, c->size, "`%s`: tensor `%s` has dtype %s, which is not read", c->path, item->name, dtype->text);
+        snprintf(c->why, c->size, "`%s`: tensor `%s` has dtype %s, which is not read", c->path, item->name,
+                 dtype->text);
         return false;
     }
     entry->dtype = (PrtDType)d;
@@ -138,7 +144,9 @@ static bool check_table(PrtTable *table, const Complaint *c) {
     int64_t at = 0;
     for (int i = 0; i < table->n; i++) {
         PrtEntry *entry = &table->entries[i];
-        if (entry->begin != at) return damaged(c, "`%s` begins at byte %lld of the data, not %lld", entry->name, (long long)entry->begin, (long long)at);
+        if (entry->begin != at)
+            return damaged(c, "`%s` begins at byte %lld of the data, not %lld", entry->name, (long long)entry->begin,
+                           (long long)at);
         at = entry->end;
         for (int k = 0; k < i; k++) {
             if (!strcmp(table->entries[k].name, entry->name)) return damaged(c, "`%s` is there twice", entry->name);
@@ -147,7 +155,8 @@ static bool check_table(PrtTable *table, const Complaint *c) {
         entry->end += table->header_bytes;
     }
     if (at + table->header_bytes != table->file_bytes) {
-        return damaged(c, "it has %lld bytes, its header promises %lld", (long long)table->file_bytes, (long long)(at + table->header_bytes));
+        return damaged(c, "it has %lld bytes, its header promises %lld", (long long)table->file_bytes,
+                       (long long)(at + table->header_bytes));
     }
     return true;
 }
@@ -176,7 +185,8 @@ bool prt_table_read(const char *path, int fd, PrtTable *table, char *why, size_t
     if (fstat(fd, &about) || prt_pread_all(fd, &n, 8, 0)) return damaged(&c, "it has fewer than 8 bytes");
     table->file_bytes = about.st_size;
     if (n > 100000000 || (int64_t)n + 8 > about.st_size) {
-        return damaged(&c, "its header would have %llu bytes, the file has %lld", (unsigned long long)n, (long long)about.st_size);
+        return damaged(&c, "its header would have %llu bytes, the file has %lld", (unsigned long long)n,
+                       (long long)about.st_size);
     }
     char *json = malloc(n + 1);
     if (!json) return damaged(&c, "out of memory");

@@ -72,8 +72,8 @@ static void agree(Saver *s, int error) {
         int64_t bytes = s->tables[0].file_bytes + s->tables[1].file_bytes;
         remove_folder(s->folder);
         if (!statvfs(s->path, &disk)) prt_bytes((double)disk.f_bavail * (double)disk.f_frsize, free_bytes);
-        prt_fail(rank, "cannot save `%s`: %s (a checkpoint needs %s, free are %s); earlier checkpoints are untouched", s->final,
-                 strerror((int)worst), prt_bytes((double)bytes, need), free_bytes);
+        prt_fail(rank, "cannot save `%s`: %s (a checkpoint needs %s, free are %s); earlier checkpoints are untouched",
+                 s->final, strerror((int)worst), prt_bytes((double)bytes, need), free_bytes);
     }
     prt_barrier(rank, PRT_WORLD, where); /* ends when rank 0 has given up */
     prt_leave(rank, PRT_EXIT_ABORTED);
@@ -164,8 +164,8 @@ static int open_files(Saver *s) {
 /* ---- checksums and COMPLETE ---- */
 
 static void list_file(PrtText *files, const char *name, int64_t bytes, int64_t chunk, const uint64_t *sums, int64_t n) {
-    prt_text_add(files, "%s\n    {\"name\": \"%s\", \"bytes\": %lld, \"chunk\": %lld, \"xxh64\": [", files->n ? "," : "", name, (long long)bytes,
-                 (long long)chunk);
+    prt_text_add(files, "%s\n    {\"name\": \"%s\", \"bytes\": %lld, \"chunk\": %lld, \"xxh64\": [",
+                 files->n ? "," : "", name, (long long)bytes, (long long)chunk);
     for (int64_t i = 0; i < n; i++) prt_text_add(files, "%s\"%016llx\"", i ? ", " : "", (unsigned long long)sums[i]);
     prt_text_add(files, "]}");
 }
@@ -205,9 +205,11 @@ static PrtText state_text(const PrtRank *rank, const PrtState *state) {
     struct timespec now;
     clock_gettime(CLOCK_REALTIME, &now);
     PrtText text = {0};
-    prt_text_add(&text, "{\n  \"version\": 1,\n  \"step\": %lld,\n  \"samples\": %lld,\n  \"seed\": %lld,\n  \"batch\": %lld,\n", (long long)state->step,
-                 (long long)state->samples, (long long)state->seed, (long long)p->batch);
-    prt_text_add(&text, "  \"run\": \"%016llx\",\n  \"saved_at\": \"%lld%09ld\"", (unsigned long long)state->run, (long long)now.tv_sec, now.tv_nsec);
+    prt_text_add(
+        &text, "{\n  \"version\": 1,\n  \"step\": %lld,\n  \"samples\": %lld,\n  \"seed\": %lld,\n  \"batch\": %lld,\n",
+        (long long)state->step, (long long)state->samples, (long long)state->seed, (long long)p->batch);
+    prt_text_add(&text, "  \"run\": \"%016llx\",\n  \"saved_at\": \"%lld%09ld\"", (unsigned long long)state->run,
+                 (long long)now.tv_sec, now.tv_nsec);
     add_text(&text, "source", p->source);
     add_text(&text, "plan", p->plan);
     add_text(&text, "model", p->model);
@@ -261,7 +263,9 @@ static void drop_oldest(const char *path, const PrtState *state, int64_t keep) {
             PrtState other;
             if (strncmp(item->d_name, "step-", 5)) continue;
             snprintf(folder, sizeof folder, "%.3000s/%s", path, item->d_name);
-            if (!prt_checkpoint_find(folder, found, &other, why, sizeof why) || other.run != state->run || other.step > state->step) continue;
+            if (!prt_checkpoint_find(folder, found, &other, why, sizeof why) || other.run != state->run ||
+                other.step > state->step)
+                continue;
             n++;
             if (other.step < oldest) oldest = other.step;
         }
@@ -288,7 +292,8 @@ void prt_checkpoint_save(PrtRank *rank, const char *path, const PrtState *state,
     snprintf(s.folder, sizeof s.folder, "%.3000s/.saving", path);
     snprintf(s.final, sizeof s.final, "%.3000s/step-%08lld", path, (long long)state->step);
     for (int kind = 0; kind < PRT_FILE_KINDS; kind++) {
-        headers[kind] = prt_need(rank, prt_table_write(&rank->program->roles[rank->role], (PrtFileKind)kind, &s.tables[kind]));
+        headers[kind] =
+            prt_need(rank, prt_table_write(&rank->program->roles[rank->role], (PrtFileKind)kind, &s.tables[kind]));
     }
     check_finite(&s);
     agree(&s, rank->number == 0 ? make_files(&s, headers) : 0);

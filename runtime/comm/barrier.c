@@ -19,7 +19,8 @@ PrtGroup prt_group(const PrtRank *rank, int axis) {
     int stride = 1;
     for (int a = axis + 1; a < rank->n_axes; a++) stride *= rank->sizes[a];
     int me = rank->coords[axis];
-    return (PrtGroup){.slot = axis, .first = rank->number - me * stride, .stride = stride, .size = rank->sizes[axis], .me = me};
+    return (PrtGroup){
+        .slot = axis, .first = rank->number - me * stride, .stride = stride, .size = rank->sizes[axis], .me = me};
 }
 
 static void futex_sleep(atomic_uint *word, unsigned value, long nanoseconds) {
@@ -47,7 +48,8 @@ static void name_missing(const PrtJob *job, const PrtGroup *group, unsigned long
         const PrtStatus *status = &job->status[other];
         const char *doing = atomic_load(&status->doing), *where = atomic_load(&status->where);
         int n = snprintf(text + at, size - at, "%srank %d (step %lld, %s%s%s)", at ? ", " : "", other,
-                         (long long)atomic_load(&status->step), doing ? doing : "starting", where ? ", in " : "", where ? where : "");
+                         (long long)atomic_load(&status->step), doing ? doing : "starting", where ? ", in " : "",
+                         where ? where : "");
         at += n > 0 ? (size_t)n : 0;
     }
 }

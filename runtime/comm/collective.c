@@ -41,8 +41,10 @@ CLONES static void combine_i32(int32_t *restrict sum, const int32_t *restrict x,
 }
 
 static void combine(const PrtCollective *c, void *sum, const void *x, int64_t n) {
-    if (c->dtype == 0) combine_f32(sum, x, n, c->reduce);
-    else combine_i32(sum, x, n, c->reduce);
+    if (c->dtype == 0)
+        combine_f32(sum, x, n, c->reduce);
+    else
+        combine_i32(sum, x, n, c->reduce);
 }
 
 typedef struct Meeting {
@@ -63,13 +65,15 @@ static void check_same(const Meeting *m) {
         const PrtSlot *other = slot_of(m, j);
         const PrtCollective *a = mine->what[turn], *b = other->what[turn];
         if (a == b || !b) continue;
-        if (a->kind == b->kind && a->elements == b->elements && a->outer == b->outer &&
-            a->inner == b->inner && a->dtype == b->dtype && a->reduce == b->reduce) {
+        if (a->kind == b->kind && a->elements == b->elements && a->outer == b->outer && a->inner == b->inner &&
+            a->dtype == b->dtype && a->reduce == b->reduce) {
             continue;
         }
-        prt_fail(m->rank, "collective %llu does not match: rank %d is in %s (%s, %lld elements), rank %d in %s (%s, %lld elements)",
-                 (unsigned long long)sequence, m->rank->number, a->where, kind_name[a->kind], (long long)a->elements,
-                 m->group.first + j * m->group.stride, b->where, kind_name[b->kind], (long long)b->elements);
+        prt_fail(
+            m->rank,
+            "collective %llu does not match: rank %d is in %s (%s, %lld elements), rank %d in %s (%s, %lld elements)",
+            (unsigned long long)sequence, m->rank->number, a->where, kind_name[a->kind], (long long)a->elements,
+            m->group.first + j * m->group.stride, b->where, kind_name[b->kind], (long long)b->elements);
     }
 }
 
@@ -97,8 +101,10 @@ static void all_reduce(const Meeting *m) {
     if (hi > n) hi = n;
     void *pointers[] = {(void *)(uintptr_t)m, &lo, &hi};
     int64_t chunks = (hi - lo + CHUNK - 1) / CHUNK;
-    if (m->rank->pool) prt_loop(m->rank, all_reduce_rows, pointers, chunks, 16);
-    else all_reduce_rows(pointers, 0, chunks);
+    if (m->rank->pool)
+        prt_loop(m->rank, all_reduce_rows, pointers, chunks, 16);
+    else
+        all_reduce_rows(pointers, 0, chunks);
 }
 
 static void reduce_scatter(const Meeting *m) {
@@ -130,7 +136,8 @@ static void all_to_all(const Meeting *m) {
     for (int64_t o = 0; o < c->outer; o++) {
         for (int j = 0; j < m->group.size; j++) {
             const uint32_t *in = slot_of(m, j)->in;
-            memcpy(out + (o * m->group.size + j) * c->inner, in + (o * m->group.size + m->group.me) * c->inner, (size_t)c->inner * 4);
+            memcpy(out + (o * m->group.size + j) * c->inner, in + (o * m->group.size + m->group.me) * c->inner,
+                   (size_t)c->inner * 4);
         }
     }
 }
@@ -164,6 +171,9 @@ void prt_collective(PrtRank *rank, const PrtCollective *c, const void *in, void 
     if (c->kind < 0 || c->kind > PRT_ALL_TO_ALL || c->axis < 0 || c->axis >= rank->n_axes) {
         prt_fail(rank, "unknown collective (kind %d, axis %d)", c->kind, c->axis);
     }
+    bool words =
+        c->dtype == 0 || c->dtype == 4 || (c->dtype == 5 && (c->reduce == 0 || c->reduce == 3)); /* f32, i32, u32 */
+    if (!words) prt_fail(rank, "%s: collectives of this dtype (%d) are not built", c->where, c->dtype);
     Meeting m = {.rank = rank, .what = c, .group = prt_group(rank, c->axis)};
     if (m.group.size == 1 || !rank->job) {
         alone(c, in, out);

@@ -41,19 +41,20 @@ typedef struct PrtStatus {
 
 struct PrtJob {
     int n_ranks, n_axes;
-    double timeout;             /* seconds that a rank waits for others before it calls them lost */
-    int spin;                   /* pauses before a waiting rank yields its core */
-    atomic_int first;           /* 1 + number of the rank that failed first, 0: none */
+    double timeout;   /* seconds that a rank waits for others before it calls them lost */
+    int spin;         /* pauses before a waiting rank yields its core */
+    atomic_int first; /* 1 + number of the rank that failed first, 0: none */
     atomic_int message_ready;
     char message[2048];
-    atomic_int abort;           /* set with `first`: everybody leaves */
-    atomic_int stop;            /* signal that asks to stop, or 0 */
-    atomic_llong last_step;     /* done, for the parent's last line */
-    uint64_t checksums[4096];   /* of the chunks of a checkpoint's file */
-    void (*leave)(PrtRank *rank, int status); /* NULL: the process ends. For tests with ranks as threads. Does not return */
-    PrtStatus *status;          /* [n_ranks] */
-    PrtBarrier *barriers;       /* [n_axes + 1][n_ranks]: that of a group is its first rank's */
-    PrtSlot *slots;             /* [n_axes + 1][n_ranks] */
+    atomic_int abort;         /* set with `first`: everybody leaves */
+    atomic_int stop;          /* signal that asks to stop, or 0 */
+    atomic_llong last_step;   /* done, for the parent's last line */
+    uint64_t checksums[4096]; /* of the chunks of a checkpoint's file */
+    void (*leave)(PrtRank *rank,
+                  int status); /* NULL: the process ends. For tests with ranks as threads. Does not return */
+    PrtStatus *status;         /* [n_ranks] */
+    PrtBarrier *barriers;      /* [n_axes + 1][n_ranks]: that of a group is its first rank's */
+    PrtSlot *slots;            /* [n_axes + 1][n_ranks] */
 };
 
 /* Bytes of the control block for this many ranks and axes, and its set-up in zeroed memory. */

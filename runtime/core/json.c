@@ -31,7 +31,10 @@ static long hex4(const char *at) {
     long value = 0;
     for (int i = 0; i < 4; i++) {
         char c = at[i];
-        int digit = c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+        int digit = c >= '0' && c <= '9'   ? c - '0'
+                    : c >= 'a' && c <= 'f' ? c - 'a' + 10
+                    : c >= 'A' && c <= 'F' ? c - 'A' + 10
+                                           : -1;
         if (digit < 0) return -1;
         value = value * 16 + digit;
     }
@@ -108,8 +111,10 @@ static bool digits(const char **at) {
 static bool parse_number(Parser *p, PrtJson *value) {
     const char *at = p->at;
     if (*at == '-') at++;
-    if (*at == '0') at++;
-    else if (!digits(&at)) return false;
+    if (*at == '0')
+        at++;
+    else if (!digits(&at))
+        return false;
     if (*at == '.' && (at++, !digits(&at))) return false;
     if (*at == 'e' || *at == 'E') {
         at++;
@@ -266,9 +271,12 @@ void prt_text_add(PrtText *text, const char *format, ...) {
 void prt_text_quote(PrtText *text, const char *string) {
     prt_text_add(text, "\"");
     for (const unsigned char *c = (const unsigned char *)string; *c; c++) {
-        if (*c == '"' || *c == '\\') prt_text_add(text, "\\%c", *c);
-        else if (*c < 0x20) prt_text_add(text, "\\u%04x", *c);
-        else prt_text_add(text, "%c", *c);
+        if (*c == '"' || *c == '\\')
+            prt_text_add(text, "\\%c", *c);
+        else if (*c < 0x20)
+            prt_text_add(text, "\\u%04x", *c);
+        else
+            prt_text_add(text, "%c", *c);
     }
     prt_text_add(text, "\"");
 }

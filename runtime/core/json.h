@@ -7,7 +7,14 @@
 #include <stddef.h>
 #include <stdint.h>
 
-typedef enum PrtJsonKind { PRT_JSON_NULL, PRT_JSON_BOOL, PRT_JSON_NUMBER, PRT_JSON_TEXT, PRT_JSON_LIST, PRT_JSON_OBJECT } PrtJsonKind;
+typedef enum PrtJsonKind {
+    PRT_JSON_NULL,
+    PRT_JSON_BOOL,
+    PRT_JSON_NUMBER,
+    PRT_JSON_TEXT,
+    PRT_JSON_LIST,
+    PRT_JSON_OBJECT
+} PrtJsonKind;
 
 typedef struct PrtJson PrtJson;
 struct PrtJson {

@@ -49,7 +49,8 @@ bool prt_run_map(PrtRun *run, char *why, size_t size) {
     }
     if (!ok) {
         char need[32];
-        snprintf(why, size, "cannot map %s for the ranks' memory: %s", prt_bytes((double)prt_run_bytes(run), need), strerror(errno));
+        snprintf(why, size, "cannot map %s for the ranks' memory: %s", prt_bytes((double)prt_run_bytes(run), need),
+                 strerror(errno));
     }
     return ok;
 }
@@ -165,8 +166,8 @@ static void rank_lost(Watch *w, int rank, int status) {
     char message[512], place[256];
     const PrtStatus *s = &w->run->job->status[rank];
     const char *doing = atomic_load(&s->doing), *where = atomic_load(&s->where);
-    snprintf(place, sizeof place, "at step %lld, %s%s%s", (long long)atomic_load(&s->step), doing ? doing : "starting", where ? ", in " : "",
-             where ? where : "");
+    snprintf(place, sizeof place, "at step %lld, %s%s%s", (long long)atomic_load(&s->step), doing ? doing : "starting",
+             where ? ", in " : "", where ? where : "");
     if (WIFSIGNALED(status)) {
         int signal = WTERMSIG(status);
         snprintf(message, sizeof message, "killed by signal %d (%s) %s%s", signal, strsignal(signal), place,
@@ -200,7 +201,9 @@ static void kill_ranks(const Watch *w, int signal) {
     }
 }
 
-static const char *signal_name(int signal) { return signal == SIGINT ? "SIGINT" : signal == SIGUSR1 ? "SIGUSR1" : "SIGTERM"; }
+static const char *signal_name(int signal) {
+    return signal == SIGINT ? "SIGINT" : signal == SIGUSR1 ? "SIGUSR1" : "SIGTERM";
+}
 
 static void stop_asked(Watch *w, int signal) {
     w->signal = signal;

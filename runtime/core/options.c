@@ -42,8 +42,10 @@ enum { N_OPTIONS = sizeof table / sizeof *table };
 
 static bool unknown(const char *what, const char *given, const char *const *names, char *why, size_t size) {
     const char *near = prt_nearest(given, names);
-    if (near) snprintf(why, size, "unknown %s `%s`; did you mean `%s`?", what, given, near);
-    else snprintf(why, size, "unknown %s `%s`; `--help` lists them", what, given);
+    if (near)
+        snprintf(why, size, "unknown %s `%s`; did you mean `%s`?", what, given, near);
+    else
+        snprintf(why, size, "unknown %s `%s`; `--help` lists them", what, given);
     return false;
 }
 
@@ -54,7 +56,8 @@ static bool take_value(PrtOptions *o, const Option *option, const char *value, c
     switch (option->kind) {
     case WHOLE:
         if (!prt_parse_whole(value, &whole) || (double)whole < option->low || (double)whole > option->high) {
-            snprintf(why, size, "`%s` takes a whole number of at least %.0f, not `%s`", option->name, option->low, value);
+            snprintf(why, size, "`%s` takes a whole number of at least %.0f, not `%s`", option->name, option->low,
+                     value);
             return false;
         }
         memcpy(field, &whole, sizeof whole);
@@ -73,9 +76,7 @@ static bool take_value(PrtOptions *o, const Option *option, const char *value, c
         }
         o->sets[o->n_sets++] = value;
         return true;
-    default:
-        memcpy(field, &value, sizeof value);
-        return true;
+    default: memcpy(field, &value, sizeof value); return true;
     }
 }
 
@@ -105,8 +106,10 @@ static bool parse_one(PrtOptions *o, char **argv, int *i, int argc, char *why, s
     if (!option) return false;
     bool yes = true;
     if (option->kind == FLAG) {
-        if (!value) memcpy((char *)o + option->offset, &yes, sizeof yes);
-        else snprintf(why, size, "`%s` takes no value", name);
+        if (!value)
+            memcpy((char *)o + option->offset, &yes, sizeof yes);
+        else
+            snprintf(why, size, "`%s` takes no value", name);
         return !value;
     }
     if (option->kind == MAYBE_TEXT) {
@@ -127,8 +130,13 @@ static bool parse_one(PrtOptions *o, char **argv, int *i, int argc, char *why, s
 }
 
 bool prt_options_parse(PrtOptions *o, int argc, char **argv, char *why, size_t size) {
-    *o = (PrtOptions){.self = argc ? argv[0] : "train", .stop_at = -1, .log_every = 10, .timeout = 600, .tokens = 256,
-                      .temperature = 0.8, .sample_seed = -1};
+    *o = (PrtOptions){.self = argc ? argv[0] : "train",
+                      .stop_at = -1,
+                      .log_every = 10,
+                      .timeout = 600,
+                      .tokens = 256,
+                      .temperature = 0.8,
+                      .sample_seed = -1};
     for (int i = 1; i < argc; i++) {
         if (argv[i][0] == '-') {
             if (!parse_one(o, argv, &i, argc, why, size)) return false;
@@ -144,8 +152,9 @@ bool prt_options_parse(PrtOptions *o, int argc, char **argv, char *why, size_t s
 
 /* ---- --set ---- */
 
-static const char *const set_names[] = {"steps",      "seed",       "lr",           "lr.warmup", "lr.end",  "threads", "save.path", "save.every",
-                                        "save.keep",  "eval.every", "eval.batches", "log.every", "timeout", "data",    NULL};
+static const char *const set_names[] = {"steps",        "seed",      "lr",         "lr.warmup", "lr.end",
+                                        "threads",      "save.path", "save.every", "save.keep", "eval.every",
+                                        "eval.batches", "log.every", "timeout",    "data",      NULL};
 
 typedef struct Target {
     int64_t *whole;
@@ -206,7 +215,8 @@ static bool set_one(PrtOptions *o, PrtProgram *p, const char *text, char *why, s
     double real = 0;
     if (!strcmp(name, "threads")) {
         if (!prt_parse_whole(value, &whole) || whole < 0 || whole > 4096) {
-            snprintf(why, size, "`threads` takes a whole number from 0 (a share of the cores) to 4096, not `%s`", value);
+            snprintf(why, size, "`threads` takes a whole number from 0 (a share of the cores) to 4096, not `%s`",
+                     value);
             return false;
         }
         p->threads = (int)whole;
@@ -217,12 +227,18 @@ static bool set_one(PrtOptions *o, PrtProgram *p, const char *text, char *why, s
     if (target.text) {
         free((char *)(uintptr_t)*target.text);
         *target.text = strdup(value);
-    } else if (target.whole && prt_parse_whole(value, &whole)) ok = (double)whole >= target.low && (double)whole <= target.high;
-    else if (target.real && prt_parse_real(value, &real)) ok = real >= target.low && real <= target.high;
-    else if (!target.whole && !target.real) return unknown("name in `--set`,", name, set_names, why, size);
+    } else if (target.whole && prt_parse_whole(value, &whole))
+        ok = (double)whole >= target.low && (double)whole <= target.high;
+    else if (target.real && prt_parse_real(value, &real))
+        ok = real >= target.low && real <= target.high;
+    else if (!target.whole && !target.real)
+        return unknown("name in `--set`,", name, set_names, why, size);
     if (!ok) {
-        if (target.text) snprintf(why, size, "`%s` is empty", name);
-        else snprintf(why, size, "`%s` takes a %snumber from %g to %g, not `%s`", name, target.whole ? "whole " : "", target.low, target.high, value);
+        if (target.text)
+            snprintf(why, size, "`%s` is empty", name);
+        else
+            snprintf(why, size, "`%s` takes a %snumber from %g to %g, not `%s`", name, target.whole ? "whole " : "",
+                     target.low, target.high, value);
         return false;
     }
     if (target.whole) *target.whole = whole;
@@ -237,7 +253,8 @@ bool prt_options_apply(PrtOptions *o, PrtProgram *p, char *why, size_t size) {
         if (!set_one(o, p, o->sets[i], why, size)) return false;
     }
     if (p->rate.kind != PRT_RATE_CONSTANT && p->rate.end > p->rate.peak) {
-        snprintf(why, size, "the learning rate ends at %g, above its peak %g; `--set lr.end=...` changes the end", p->rate.end, p->rate.peak);
+        snprintf(why, size, "the learning rate ends at %g, above its peak %g; `--set lr.end=...` changes the end",
+                 p->rate.end, p->rate.peak);
         return false;
     }
     return true;
@@ -248,11 +265,13 @@ void prt_options_help(const char *self) {
            "       %s sample --prompt TEXT [OPTIONS] continue a text with the newest checkpoint\n"
            "\n"
            "training:\n"
-           "  --steps N         stop after step N (the learning rate keeps the program's schedule; `--set steps=N` changes both)\n"
+           "  --steps N         stop after step N (the learning rate keeps the program's schedule; `--set steps=N` "
+           "changes both)\n"
            "  --resume [DIR]    continue from the newest complete checkpoint (of DIR, or where the program saves)\n"
            "  --metrics FILE    write one JSON object a step\n"
            "  --log-every N     a line every N steps, where the output is no terminal (10)\n"
-           "  --set NAME=VALUE  change the program: steps, seed, lr, lr.warmup, lr.end, threads, save.path, save.every, save.keep,\n"
+           "  --set NAME=VALUE  change the program: steps, seed, lr, lr.warmup, lr.end, threads, save.path, "
+           "save.every, save.keep,\n"
            "                    eval.every, eval.batches, log.every, timeout, data\n"
            "  --threads N       threads of each rank (0: a share of the cores)\n"
            "  --dry-run         check data, memory and places to write, then end\n"

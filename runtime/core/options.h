@@ -12,7 +12,7 @@ typedef struct PrtOptions {
     bool resume;
     const char *resume_from; /* a checkpoint or a folder of them; NULL: where the program saves */
     const char *metrics, *trace;
-    int64_t stop_at;         /* --steps; -1: the program's steps */
+    int64_t stop_at; /* --steps; -1: the program's steps */
     int64_t log_every;
     double timeout;
     /* sample */
@@ -20,7 +20,7 @@ typedef struct PrtOptions {
     int64_t tokens, top_k, sample_seed;
     double temperature;
     int n_sets;
-    const char *sets[64];    /* NAME=VALUE */
+    const char *sets[64]; /* NAME=VALUE */
 } PrtOptions;
 
 /* False with a message in `why` for a usage error (exit status 2). */

@@ -8,7 +8,16 @@
 #define PRT_MAX_DIMS 8
 
 typedef enum PrtDType {
-    PRT_F32, PRT_F64, PRT_BF16, PRT_F16, PRT_I32, PRT_U32, PRT_BOOL, PRT_U8, PRT_I64, PRT_DTYPES
+    PRT_F32,
+    PRT_F64,
+    PRT_BF16,
+    PRT_F16,
+    PRT_I32,
+    PRT_U32,
+    PRT_BOOL,
+    PRT_U8,
+    PRT_I64,
+    PRT_DTYPES
 } PrtDType;
 extern const char *const prt_dtype_name[PRT_DTYPES];        /* "f32" */
 extern const char *const prt_dtype_safetensors[PRT_DTYPES]; /* "F32" */
@@ -24,7 +33,7 @@ typedef struct PrtDataset {
     int n_paths;
     const char **paths; /* text and tokens: globs; arrays: one file a column */
     const char **columns;
-    const char *span;   /* "train.plan:31", or "" */
+    const char *span; /* "train.plan:31", or "" */
 } PrtDataset;
 
 typedef enum PrtInputKind { PRT_INPUT_TOKENS, PRT_INPUT_NEXT, PRT_INPUT_MASK, PRT_INPUT_COLUMN } PrtInputKind;
@@ -37,8 +46,8 @@ typedef struct PrtInput {
     int64_t shape[PRT_MAX_DIMS]; /* of one rank and micro-batch */
     int64_t row;                 /* elements of one sequence: the product of shape[1..] */
     int64_t offset, slots, slot_bytes, decode_offset;
-    int64_t limit;               /* ids must be below; 0: any */
-    const char *column;          /* PRT_INPUT_COLUMN */
+    int64_t limit;      /* ids must be below; 0: any */
+    const char *column; /* PRT_INPUT_COLUMN */
 } PrtInput;
 
 typedef struct PrtScalar {
@@ -67,7 +76,10 @@ typedef struct PrtActionRow {
 typedef struct PrtRole {
     int64_t arena_bytes, scratch_bytes;
     int n_memory;
-    struct { const char *kind; int64_t bytes; } memory[16];
+    struct {
+        const char *kind;
+        int64_t bytes;
+    } memory[16];
     int n_tensors;
     PrtTensor *tensors;
     int n_actions;
@@ -113,6 +125,8 @@ PrtProgram *prt_program_parse(const char *json, PrtAction *const *entries, char 
 void prt_program_free(PrtProgram *program);
 const PrtScalar *prt_program_scalar(const PrtProgram *program, const char *name); /* NULL: not there */
 const PrtScalar *prt_program_result(const PrtProgram *program, const char *name);
+/* The data is a stream of ids, cut in sequences; else it has samples. */
+bool prt_program_has_tokens(const PrtProgram *program);
 /* Rate of learning at `step`, from 1. */
 double prt_rate_at(const PrtRate *rate, int64_t step);
 /* Coordinates of rank `number`. */

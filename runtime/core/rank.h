@@ -28,15 +28,15 @@ struct PrtRank {
     char *arena; /* a multiple of 4096 */
     int64_t arena_bytes;
 
-    int threads;            /* the caller of an entry is thread 0 */
-    PrtPool *pool;          /* NULL with one thread: the caller does everything itself */
-    char *scratch;          /* `threads` areas of scratch_bytes, each a multiple of 64 from the start; private to the rank */
-    int64_t scratch_bytes;  /* of one thread */
+    int threads;   /* the caller of an entry is thread 0 */
+    PrtPool *pool; /* NULL with one thread: the caller does everything itself */
+    char *scratch; /* `threads` areas of scratch_bytes, each a multiple of 64 from the start; private to the rank */
+    int64_t scratch_bytes; /* of one thread */
 
-    const PrtProgram *program; /* NULL in unit tests */
-    PrtJob *job;               /* NULL where nothing is shared: a single rank in a unit test */
+    const PrtProgram *program;           /* NULL in unit tests */
+    PrtJob *job;                         /* NULL where nothing is shared: a single rank in a unit test */
     uint64_t sequence[PRT_MAX_AXES + 1]; /* collectives done on each axis, and on the world */
-    PrtTrace *trace;           /* NULL: off */
+    PrtTrace *trace;                     /* NULL: off */
 };
 
 /* Ends the job from this rank: the message is kept as the job's first failure (if it is the first) and the parent

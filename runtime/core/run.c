@@ -41,7 +41,8 @@ static bool start_from(PrtRun *run, const char *from, char *why, size_t size) {
     run->loads = true;
     printf("from `%s`: step %lld, %lld samples of the data\n", run->from, (long long)s->step, (long long)s->samples);
     if (strcmp(s->hash, p->hash)) {
-        printf("note: it was saved by another program: plan `%s` of %s, not plan `%s` of %s\n", s->plan, s->source, p->plan, p->source);
+        printf("note: it was saved by another program: plan `%s` of %s, not plan `%s` of %s\n", s->plan, s->source,
+               p->plan, p->source);
     }
     return true;
 }
@@ -60,13 +61,15 @@ static bool resume(PrtRun *run, char *why, size_t size) {
     }
     run->loads_moments = true;
     if (run->state.seed != p->seed) {
-        snprintf(why, size, "`%.1500s` was made with seed %lld, the program has %lld: the order of the data would change; use `--set seed=%lld`",
+        snprintf(why, size,
+                 "`%.1500s` was made with seed %lld, the program has %lld: the order of the data would change; use "
+                 "`--set seed=%lld`",
                  run->from, (long long)run->state.seed, (long long)p->seed, (long long)run->state.seed);
         return false;
     }
     if (run->state.batch != p->batch) {
-        printf("note: the batch changes from %lld to %lld sequences; the data goes on at the same sample\n", (long long)run->state.batch,
-               (long long)p->batch);
+        printf("note: the batch changes from %lld to %lld sequences; the data goes on at the same sample\n",
+               (long long)run->state.batch, (long long)p->batch);
     }
     return true;
 }
@@ -93,7 +96,8 @@ static bool choose_start(PrtRun *run, char *why, size_t size) {
     PrtState newest;
     int n = p->save_path && !o->resume ? prt_checkpoint_count(p->save_path, &newest) : 0;
     if (n > 0) {
-        printf("note: `%s` holds %d checkpoints of an earlier run, the newest of step %lld; this run starts at step 1 (`--resume` continues that one)\n",
+        printf("note: `%s` holds %d checkpoints of an earlier run, the newest of step %lld; this run starts at step 1 "
+               "(`--resume` continues that one)\n",
                p->save_path, n, (long long)newest.step);
     }
     run->first_step = run->state.step + 1;
@@ -108,16 +112,19 @@ static void say_program(const PrtRun *run) {
     char parameters[32], tokens[32], mesh[256] = "";
     size_t at = 0;
     for (int a = 0; a < p->n_axes && at < sizeof mesh; a++) {
-        at += (size_t)snprintf(mesh + at, sizeof mesh - at, "%s%s = %d", a ? ", " : " (", p->mesh[a].name, p->mesh[a].size);
+        at += (size_t)snprintf(mesh + at, sizeof mesh - at, "%s%s = %d", a ? ", " : " (", p->mesh[a].name,
+                               p->mesh[a].size);
     }
-    printf("%s, plan `%s` of %s: %s parameters, %d %s%s%s of %d %s\n", p->model, p->plan, p->source, prt_commas(p->parameters, parameters),
-           p->n_ranks, p->n_ranks == 1 ? "rank" : "ranks", mesh, p->n_axes ? ")" : "", run->threads, run->threads == 1 ? "thread" : "threads");
-    if (p->seq) {
-        printf("a step: %s tokens = %lld sequences x %lld micro-batches x %lld tokens; steps %lld to %lld\n", prt_commas(p->tokens_per_step, tokens),
-               (long long)p->micro_batch, (long long)p->micros, (long long)p->seq, (long long)run->first_step, (long long)run->last_step);
+    printf("%s, plan `%s` of %s: %s parameters, %d %s%s%s of %d %s\n", p->model, p->plan, p->source,
+           prt_commas(p->parameters, parameters), p->n_ranks, p->n_ranks == 1 ? "rank" : "ranks", mesh,
+           p->n_axes ? ")" : "", run->threads, run->threads == 1 ? "thread" : "threads");
+    if (prt_program_has_tokens(p)) {
+        printf("a step: %s tokens = %lld sequences x %lld micro-batches x %lld tokens; steps %lld to %lld\n",
+               prt_commas(p->tokens_per_step, tokens), (long long)p->micro_batch, (long long)p->micros,
+               (long long)p->seq, (long long)run->first_step, (long long)run->last_step);
     } else {
-        printf("a step: %s samples = %lld x %lld micro-batches; steps %lld to %lld\n", prt_commas(p->batch, tokens), (long long)p->micro_batch,
-               (long long)p->micros, (long long)run->first_step, (long long)run->last_step);
+        printf("a step: %s samples = %lld x %lld micro-batches; steps %lld to %lld\n", prt_commas(p->batch, tokens),
+               (long long)p->micro_batch, (long long)p->micros, (long long)run->first_step, (long long)run->last_step);
     }
 }
 
@@ -127,10 +134,11 @@ static bool check_memory(const PrtRun *run, char *why, size_t size) {
     int64_t total, available, bytes = prt_run_bytes(run);
     prt_machine_memory(&total, &available);
     prt_bytes((double)bytes, need);
-    printf("memory: %s = %d x (%s arena + %d x %s scratch)\n", need, run->program->n_ranks, prt_bytes((double)role->arena_bytes, arena),
-           run->threads, prt_bytes((double)role->scratch_bytes, scratch));
+    printf("memory: %s = %d x (%s arena + %d x %s scratch)\n", need, run->program->n_ranks,
+           prt_bytes((double)role->arena_bytes, arena), run->threads, prt_bytes((double)role->scratch_bytes, scratch));
     if (total > 0 && bytes > total) {
-        snprintf(why, size, "the program needs %s of memory, this machine has %s", need, prt_bytes((double)total, have));
+        snprintf(why, size, "the program needs %s of memory, this machine has %s", need,
+                 prt_bytes((double)total, have));
         return false;
     }
     if (available > 0 && bytes > available) printf("note: only %s are free now\n", prt_bytes((double)available, have));
@@ -148,8 +156,8 @@ static bool check_places(const PrtRun *run, int *lock, char *why, size_t size) {
         if (!statvfs(p->save_path, &disk)) {
             double available = (double)disk.f_bavail * (double)disk.f_frsize;
             if (available < (double)bytes) {
-                printf("note: a checkpoint takes %s, but `%s` has %s free\n", prt_bytes((double)bytes, need), p->save_path,
-                       prt_bytes(available, have));
+                printf("note: a checkpoint takes %s, but `%s` has %s free\n", prt_bytes((double)bytes, need),
+                       p->save_path, prt_bytes(available, have));
             }
         }
     }
@@ -163,10 +171,11 @@ static bool check_places(const PrtRun *run, int *lock, char *why, size_t size) {
 
 static void say_evaluation(const PrtRun *run) {
     const PrtProgram *p = run->program;
-    int64_t asked = p->eval_batches * p->batch, there = prt_data_samples(run->data, PRT_VALIDATION) / p->micro_batch * p->micro_batch;
+    int64_t asked = p->eval_batches * p->batch,
+            there = prt_data_samples(run->data, PRT_VALIDATION) / p->micro_batch * p->micro_batch;
     if (p->eval_every > 0 && there < asked) {
-        printf("note: evaluation asks for %lld batches, %lld samples; the validation data gives %lld\n", (long long)p->eval_batches,
-               (long long)asked, (long long)there);
+        printf("note: evaluation asks for %lld batches, %lld samples; the validation data gives %lld\n",
+               (long long)p->eval_batches, (long long)asked, (long long)there);
     }
 }
 
@@ -187,7 +196,8 @@ static int train(PrtRun *run) {
     say_evaluation(run);
     if (!check_memory(run, why, sizeof why) || !check_places(run, &lock, why, sizeof why)) return fail(why);
     if (run->first_step > run->last_step) {
-        printf("step %lld of %lld is done: nothing left to train; `--steps N` goes further\n", (long long)run->state.step, (long long)run->last_step);
+        printf("step %lld of %lld is done: nothing left to train; `--steps N` goes further\n",
+               (long long)run->state.step, (long long)run->last_step);
         return PRT_EXIT_DONE;
     }
     if (run->options->dry_run) {
@@ -207,7 +217,8 @@ static int sample(PrtRun *run) {
     char why[2048];
     const char *from = run->options->from ? run->options->from : p->save_path;
     if (!run->options->prompt) return usage("`sample` needs `--prompt TEXT`");
-    if (!from) return fail("there is nothing to sample from: the program has no `save`; name a checkpoint with `--from DIR`");
+    if (!from)
+        return fail("there is nothing to sample from: the program has no `save`; name a checkpoint with `--from DIR`");
     if (!prt_checkpoint_find(from, run->from, &run->state, why, sizeof why)) {
         size_t n = strlen(why);
         snprintf(why + n, sizeof why - n, "; train first, or name a checkpoint with `--from DIR`");
@@ -240,8 +251,8 @@ int prt_main(int argc, char **argv, const char *json, PrtAction *const *entries)
     int status = PRT_EXIT_DONE;
     PrtRun run = {.program = program, .options = &options};
     if (options.version) {
-        printf("%s: plan `%s` of %s, hash %s, compiled by plc %s (runtime interface %d)\n", options.self, program->plan, program->source,
-               program->hash, program->compiler, PRT_ABI_VERSION);
+        printf("%s: plan `%s` of %s, hash %s, compiled by plc %s (runtime interface %d)\n", options.self, program->plan,
+               program->source, program->hash, program->compiler, PRT_ABI_VERSION);
     } else if (!prt_options_apply(&options, program, why, sizeof why)) {
         status = usage(why);
     } else {

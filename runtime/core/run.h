@@ -11,21 +11,21 @@
 typedef struct PrtRun {
     PrtProgram *program;
     const PrtOptions *options;
-    PrtData *data;      /* NULL while sampling */
+    PrtData *data; /* NULL while sampling */
     PrtJob *job;
-    char **arenas;      /* [n_ranks] */
-    int threads;        /* of each rank */
-    int n_cpus;         /* that this process may use */
+    char **arenas; /* [n_ranks] */
+    int threads;   /* of each rank */
+    int n_cpus;    /* that this process may use */
     int cpus[1024];
     int spin;           /* PrtJob.spin: less when the ranks share cores */
     bool pinned;        /* the ranks use all of them: each its own */
     double peak_flops;  /* of the ranks' cores, by a probe; 0: unknown */
     int64_t first_step; /* the run does steps first_step .. last_step */
     int64_t last_step;
-    bool loads;         /* `from` is read after init */
+    bool loads; /* `from` is read after init */
     bool loads_moments;
     char from[PRT_PATH];
-    PrtState state;     /* at the start */
+    PrtState state; /* at the start */
 } PrtRun;
 
 /* The program's whole life. */

@@ -16,11 +16,11 @@ typedef struct Sampler {
     const PrtProgram *program;
     const PrtScalar *logits;
     const PrtInput *input;
-    int64_t limit;     /* ids below it are tokens; further logits are padding */
-    int32_t *history;  /* prompt and what was sampled */
+    int64_t limit;    /* ids below it are tokens; further logits are padding */
+    int32_t *history; /* prompt and what was sampled */
     int64_t n, position;
     uint64_t random;
-    float *weights;    /* of the tokens, then for top-k their order */
+    float *weights; /* of the tokens, then for top-k their order */
     bool bytes;
 } Sampler;
 
@@ -48,11 +48,13 @@ static int32_t choose(Sampler *s) {
     const PrtOptions *o = s->run->options;
     int64_t best = 0;
     for (int64_t i = 0; i < s->limit; i++) {
-        if (isnan(logits[i])) prt_fail(s->rank, "the logits are not numbers at position %lld", (long long)s->position - 1);
+        if (isnan(logits[i]))
+            prt_fail(s->rank, "the logits are not numbers at position %lld", (long long)s->position - 1);
         if (logits[i] > logits[best]) best = i;
     }
     if (o->temperature <= 0) return (int32_t)best;
-    float least = o->top_k > 0 && o->top_k < s->limit ? kth_largest(s, logits, o->top_k) : -INFINITY, top = logits[best];
+    float least = o->top_k > 0 && o->top_k < s->limit ? kth_largest(s, logits, o->top_k) : -INFINITY,
+          top = logits[best];
     double total = 0;
     for (int64_t i = 0; i < s->limit; i++) {
         s->weights[i] = logits[i] < least ? 0 : (float)exp(((double)logits[i] - (double)top) / o->temperature);
@@ -86,8 +88,10 @@ static void feed_last(Sampler *s) {
 
 static void print_token(const Sampler *s, int32_t token, bool first) {
     if (s->rank->number) return;
-    if (s->bytes) putchar(token);
-    else printf(first ? "%d" : " %d", token);
+    if (s->bytes)
+        putchar(token);
+    else
+        printf(first ? "%d" : " %d", token);
     fflush(stdout);
 }
 
@@ -99,13 +103,16 @@ static void read_prompt(Sampler *s, const char *prompt) {
     } else {
         for (char *end; *prompt; prompt = end) {
             long long id = strtoll(prompt, &end, 10);
-            if (end == prompt) prt_fail(s->rank, "the prompt of this model is a list of token ids, as \"15496 11 995\"; `%s` is none", prompt);
+            if (end == prompt)
+                prt_fail(s->rank, "the prompt of this model is a list of token ids, as \"15496 11 995\"; `%s` is none",
+                         prompt);
             s->history[s->n++] = id < 0 || id >= s->limit ? (int32_t)s->limit : (int32_t)id;
             while (*end == ' ' || *end == ',') end++;
         }
     }
     for (int64_t i = 0; i < s->n; i++) {
-        if (s->history[i] >= s->limit) prt_fail(s->rank, "the prompt holds an id that is not below %lld", (long long)s->limit);
+        if (s->history[i] >= s->limit)
+            prt_fail(s->rank, "the prompt holds an id that is not below %lld", (long long)s->limit);
     }
     if (!s->n) prt_fail(s->rank, "the prompt is empty");
 }
@@ -133,7 +140,8 @@ void prt_sample(PrtRun *run, PrtRank *rank) {
     prt_rank_start(run, rank);
     int64_t first = s.n > s.program->decode_length ? s.n - s.program->decode_length : 0; /* of a long prompt the end */
     if (first && !rank->number) {
-        fprintf(stderr, "note: the prompt has %lld tokens; the model sees the last %lld\n", (long long)s.n, (long long)(s.n - first));
+        fprintf(stderr, "note: the prompt has %lld tokens; the model sees the last %lld\n", (long long)s.n,
+                (long long)(s.n - first));
     }
     for (int64_t i = 0; i < s.n; i++) {
         if (i >= first) feed(&s, s.history[i]);

@@ -18,9 +18,9 @@ typedef struct Trainer {
     PrtRank *rank;
     const PrtProgram *program;
     const PrtRole *role;
-    int block;         /* of each micro-batch: this rank's part */
-    int32_t **held;    /* [input][slot]: the micro-batch that lies there, or -1 */
-    int64_t samples;   /* taken when the step began */
+    int block;       /* of each micro-batch: this rank's part */
+    int32_t **held;  /* [input][slot]: the micro-batch that lies there, or -1 */
+    int64_t samples; /* taken when the step began */
     PrtState state;
     int64_t saved;     /* step of the newest checkpoint of this run, or -1 */
     PrtLog log;        /* rank 0 */
@@ -132,7 +132,8 @@ static void save(Trainer *t, int64_t step) {
     t->saved = step;
     prt_trace_end(rank->trace, "save", start);
     if (rank->number == 0) {
-        prt_log_line(&t->log, "saved `%s/step-%08lld` in %.1f s", t->program->save_path, (long long)step, prt_now() - began);
+        prt_log_line(&t->log, "saved `%s/step-%08lld` in %.1f s", t->program->save_path, (long long)step,
+                     prt_now() - began);
     }
 }
 
@@ -141,14 +142,16 @@ static void save(Trainer *t, int64_t step) {
 static void stop_nonfinite(Trainer *t, const PrtStepLog *s) {
     char hint[256];
     bool loss = !isfinite(s->loss);
-    snprintf(hint, sizeof hint, t->saved >= 0 ? "the newest checkpoint is of step %lld; try a lower learning rate or clipping"
-                                              : "no checkpoint of this run; try a lower learning rate or clipping",
+    snprintf(hint, sizeof hint,
+             t->saved >= 0 ? "the newest checkpoint is of step %lld; try a lower learning rate or clipping"
+                           : "no checkpoint of this run; try a lower learning rate or clipping",
              (long long)t->saved);
     if (t->rank->number == 0) {
         prt_log_step(&t->log, s);
         prt_log_close(&t->log);
     }
-    prt_stop_nonfinite(t->rank, s->step, loss ? "the loss" : "the gradient's norm", loss ? s->loss : s->grad_norm, hint);
+    prt_stop_nonfinite(t->rank, s->step, loss ? "the loss" : "the gradient's norm", loss ? s->loss : s->grad_norm,
+                       hint);
 }
 
 /* One step with all that follows it. True: stop. */
@@ -157,7 +160,10 @@ static bool train_step(Trainer *t, int64_t step, double *clock) {
     const PrtProgram *p = t->program;
     atomic_store(&rank->job->status[rank->number].step, step);
     run_actions(t, step);
-    PrtStepLog s = {.step = step, .loss = prt_result_read(rank, "loss"), .grad_norm = prt_result_read(rank, "grad_norm"), .val_loss = NAN};
+    PrtStepLog s = {.step = step,
+                    .loss = prt_result_read(rank, "loss"),
+                    .grad_norm = prt_result_read(rank, "grad_norm"),
+                    .val_loss = NAN};
     bool bad = !isfinite(s.loss) || (prt_program_result(p, "grad_norm") && !isfinite(s.grad_norm));
     look_at_memory(t, step);
     int64_t seen = agree_on(t, (stop_signal(t) ? SEEN_STOP : 0) | (bad ? SEEN_NONFINITE : 0));
@@ -191,7 +197,8 @@ static void open_trainer(Trainer *t, PrtRun *run, PrtRank *rank) {
     if (run->loads_moments) t->saved = run->state.step;
     int n = run->program->n_inputs;
     t->held = prt_need(rank, calloc((size_t)n + 1, sizeof *t->held));
-    for (int i = 0; i < n; i++) t->held[i] = prt_need(rank, calloc((size_t)run->program->inputs[i].slots, sizeof **t->held));
+    for (int i = 0; i < n; i++)
+        t->held[i] = prt_need(rank, calloc((size_t)run->program->inputs[i].slots, sizeof **t->held));
     if (rank->number == 0 && !prt_log_open(&t->log, run, why, sizeof why)) prt_fail(rank, "%s", why);
 }
 
@@ -200,11 +207,13 @@ static void say_end(Trainer *t, int64_t step, int signal) {
     char took[32], peak[32], arena[32];
     prt_duration(prt_now() - t->log.started, took);
     if (signal) {
-        prt_log_line(&t->log, "stopped after step %lld of %lld by signal %d%s", (long long)step, (long long)t->run->last_step, signal,
-                     p->save_path ? "; `--resume` goes on from here" : "; nothing was saved: the program has no `save`");
+        prt_log_line(
+            &t->log, "stopped after step %lld of %lld by signal %d%s", (long long)step, (long long)t->run->last_step,
+            signal, p->save_path ? "; `--resume` goes on from here" : "; nothing was saved: the program has no `save`");
     } else {
-        prt_log_line(&t->log, "done: %lld steps in %s; memory of a rank at most %s, planned %s", (long long)(step - t->run->first_step + 1), took,
-                     prt_bytes((double)largest_peak(t), peak), prt_bytes((double)t->log.predicted_bytes, arena));
+        prt_log_line(&t->log, "done: %lld steps in %s; memory of a rank at most %s, planned %s",
+                     (long long)(step - t->run->first_step + 1), took, prt_bytes((double)largest_peak(t), peak),
+                     prt_bytes((double)t->log.predicted_bytes, arena));
     }
 }
 
@@ -230,6 +239,8 @@ void prt_train(PrtRun *run, PrtRank *rank) {
     prt_rank_close(rank);
     for (int i = 0; i < run->program->n_inputs; i++) free(t.held[i]);
     free(t.held);
-    if (early && !run->program->save_path) prt_fail(rank, "stopped by signal %d after step %lld, and the program saves nothing", stop_signal(&t), (long long)step);
+    if (early && !run->program->save_path)
+        prt_fail(rank, "stopped by signal %d after step %lld, and the program saves nothing", stop_signal(&t),
+                 (long long)step);
     prt_leave(rank, early ? PRT_EXIT_STOPPED : PRT_EXIT_DONE);
 }

@@ -38,10 +38,14 @@ const char *prt_commas(int64_t value, char *buffer) {
 }
 
 const char *prt_duration(double seconds, char *buffer) {
-    if (!(seconds >= 0 && seconds < 1e9)) snprintf(buffer, 32, "?");
-    else if (seconds < 60) snprintf(buffer, 32, "%.0fs", seconds);
-    else if (seconds < 3600) snprintf(buffer, 32, "%dm%02ds", (int)seconds / 60, (int)seconds % 60);
-    else snprintf(buffer, 32, "%dh%02dm", (int)(seconds / 3600), (int)(seconds / 60) % 60);
+    if (!(seconds >= 0 && seconds < 1e9))
+        snprintf(buffer, 32, "?");
+    else if (seconds < 60)
+        snprintf(buffer, 32, "%.0fs", seconds);
+    else if (seconds < 3600)
+        snprintf(buffer, 32, "%dm%02ds", (int)seconds / 60, (int)seconds % 60);
+    else
+        snprintf(buffer, 32, "%dh%02dm", (int)(seconds / 3600), (int)(seconds / 60) % 60);
     return buffer;
 }
 

@@ -1,8 +1,9 @@
 /* Attention without a stored [seq, key]: blocks of queries meet blocks of keys (prt_attend).
  *
- * For a block of queries of one head, scores with the next keys are a small matrix product, a running softmax turns them
- * into weights (the sums so far are scaled down when the maximum grows), and a second product adds weights times values.
- * At the end the sums are divided. Tiles that causality hides are skipped. Memory is a few blocks for each thread. */
+ * For a block of queries of one head, scores with the next keys are a small matrix product, a running softmax turns
+ * them into weights (the sums so far are scaled down when the maximum grows), and a second product adds weights times
+ * values. At the end the sums are divided. Tiles that causality hides are skipped. Memory is a few blocks for each
+ * thread. */
 #include "cpu/attend.h"
 
 #include <math.h>
@@ -11,20 +12,22 @@
 enum { QUERIES = 192, KEYS = 128 };
 enum { FEW_QUERIES = 2, FEW_KEYS = 1024 }; /* sampling: dot products instead of packed tiles */
 
-/* ---- shared with the gradient ------------------------------------------------------------------------------------------ */
+/* ---- shared with the gradient ---------------------------------------------------------------------------------- */
 
-static void pack(PrtPackFunction *const functions[3], int64_t unit, int64_t panel, const float *from, int64_t lane_stride,
-                 int64_t lanes, int64_t depth_stride, int64_t depth, float *out) {
+static void pack(PrtPackFunction *const functions[3], int64_t unit, int64_t panel, const float *from,
+                 int64_t lane_stride, int64_t lanes, int64_t depth_stride, int64_t depth, float *out) {
     PrtPackFunction *function = functions[lane_stride == 1 ? PRT_PACK_LANES : PRT_PACK_DEPTH];
     for (int64_t lane = 0; lane < lanes; lane += unit, out += depth * panel)
         function(from + lane * lane_stride, out, depth, depth_stride, lane_stride, prt_min(unit, lanes - lane));
 }
 
-void attend_pack_a(const float *from, int64_t lane_stride, int64_t lanes, int64_t depth_stride, int64_t depth, float *out) {
+void attend_pack_a(const float *from, int64_t lane_stride, int64_t lanes, int64_t depth_stride, int64_t depth,
+                   float *out) {
     pack(plan_inner.pack_a, plan_inner.tile_m, plan_inner.panel_m, from, lane_stride, lanes, depth_stride, depth, out);
 }
 
-void attend_pack_b(const float *from, int64_t lane_stride, int64_t lanes, int64_t depth_stride, int64_t depth, float *out) {
+void attend_pack_b(const float *from, int64_t lane_stride, int64_t lanes, int64_t depth_stride, int64_t depth,
+                   float *out) {
     pack(plan_inner.pack_b, plan_inner.tile_n, plan_inner.tile_n, from, lane_stride, lanes, depth_stride, depth, out);
 }
 
@@ -42,11 +45,12 @@ void attend_choose_blocks(AttendJob *job, int64_t queries, int64_t keys, int64_t
         queries /= 2;
         keys /= 2;
     }
-    prt_fail(job->rank, "attention with a head of width %lld needs %lld bytes of scratch memory a thread, the plan has %lld",
+    prt_fail(job->rank,
+             "attention with a head of width %lld needs %lld bytes of scratch memory a thread, the plan has %lld",
              (long long)s->width, (long long)floats(job) * 4, (long long)job->rank->scratch_bytes);
 }
 
-/* ---- one block of queries ------------------------------------------------------------------------------------------------- */
+/* ---- one block of queries -------------------------------------------------------------------------------------- */
 
 typedef struct Buffers {
     float *q, *k, *v; /* packed: q rows, k and v columns of their products */
@@ -78,7 +82,7 @@ static int64_t buffer_floats(const AttendJob *job) {
 }
 
 typedef struct Block {
-    int64_t first, n; /* queries of the task */
+    int64_t first, n;   /* queries of the task */
     const float *k, *v; /* of its head */
 } Block;
 
@@ -176,7 +180,7 @@ static void attend_task(void *context, int thread, int64_t task) {
     attend_block(job, &h, &to, &b);
 }
 
-/* ---- few queries ----------------------------------------------------------------------------------------------------------- */
+/* ---- few queries ----------------------------------------------------------------------------------------------- */
 
 static void attend_few_task(void *context, int thread, int64_t task) {
     const AttendJob *job = context;
@@ -190,7 +194,8 @@ static void attend_few_task(void *context, int thread, int64_t task) {
         memset(sum, 0, (size_t)s->width * sizeof(float));
         for (int64_t first = 0; first < end; first += FEW_KEYS) {
             int64_t n = prt_min(FEW_KEYS, end - first);
-            for (int64_t j = 0; j < n; j++) row[j] = plan_inner.dot_row(h.q + i * s->q_seq, h.k + (first + j) * s->k_key, s->width);
+            for (int64_t j = 0; j < n; j++)
+                row[j] = plan_inner.dot_row(h.q + i * s->q_seq, h.k + (first + j) * s->k_key, s->width);
             plan_inner.scale_row(sum, s->width, plan_inner.softmax_row(row, n, s->scale, &m, &l));
             for (int64_t j = 0; j < n; j++) plan_inner.axpy_row(sum, h.v + (first + j) * s->v_key, s->width, row[j]);
         }

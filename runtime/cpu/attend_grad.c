@@ -1,10 +1,9 @@
 /* The gradient of attention (prt_attend_grad): weights are computed again from q, k and the stored lse.
  *
- * With p = exp(scale * q k^T - lse), dp = d_out v^T, delta = the row sums of d_out * out and ds = scale * p (dp - delta):
- *   dv = p^T d_out, dk = ds^T q, dq = ds k.
- * One task does all of one key head of one sequence: for each block of keys, in order, over the heads of its group and
- * their blocks of queries. So every sum has one order, whatever the threads. dk and dv grow in scratch memory, dq in place.
- * Tiles that causality hides are skipped. */
+ * With p = exp(scale * q k^T - lse), dp = d_out v^T, delta = the row sums of d_out * out and ds = scale * p (dp -
+ * delta): dv = p^T d_out, dk = ds^T q, dq = ds k. One task does all of one key head of one sequence: for each block of
+ * keys, in order, over the heads of its group and their blocks of queries. So every sum has one order, whatever the
+ * threads. dk and dv grow in scratch memory, dq in place. Tiles that causality hides are skipped. */
 #include "cpu/attend.h"
 
 #include <string.h>
@@ -13,14 +12,14 @@ enum { QUERIES = 128, KEYS = 128 };
 
 /* Packed operands are named after the product's side (rows `_a`, columns `_b`). */
 typedef struct Buffers {
-    float *q_a, *d_out_a;      /* lanes queries, depth width */
-    float *q_b, *d_out_b;      /* lanes width, depth queries */
-    float *k_b, *v_b;          /* lanes keys, depth width */
-    float *k_wide_b;           /* lanes width, depth keys */
-    float *s, *dp, *p;         /* [block_q][block_k]; s becomes ds */
-    float *rows_a;             /* ds: lanes queries, depth keys */
-    float *keys_a;             /* p, then ds, transposed: lanes keys, depth queries */
-    float *dk, *dv;            /* [block_k][padded width] */
+    float *q_a, *d_out_a; /* lanes queries, depth width */
+    float *q_b, *d_out_b; /* lanes width, depth queries */
+    float *k_b, *v_b;     /* lanes keys, depth width */
+    float *k_wide_b;      /* lanes width, depth keys */
+    float *s, *dp, *p;    /* [block_q][block_k]; s becomes ds */
+    float *rows_a;        /* ds: lanes queries, depth keys */
+    float *keys_a;        /* p, then ds, transposed: lanes keys, depth queries */
+    float *dk, *dv;       /* [block_k][padded width] */
 } Buffers;
 
 typedef struct Head {
@@ -31,7 +30,9 @@ typedef struct KeyHead {
     const float *k, *v;
     float *dk, *dv;
 } KeyHead;
-typedef struct Block { int64_t first, n; } Block;
+typedef struct Block {
+    int64_t first, n;
+} Block;
 
 static int64_t padded_width(const AttendJob *job) { return prt_round_up(job->shape->width, plan_inner.tile_n); }
 
@@ -61,7 +62,7 @@ static int64_t buffer_floats(const AttendJob *job) {
     return count.used;
 }
 
-/* ---- one block of queries with one block of keys --------------------------------------------------------------------------- */
+/* ---- one block of queries with one block of keys --------------------------------------------------------------- */
 
 /* The last query of the panel of rows that starts at row i sees so many of the block's keys. */
 static int64_t panel_seen(const AttendJob *job, Block q, Block k, int64_t i) {
@@ -75,8 +76,10 @@ static void scores(const AttendJob *job, const Buffers *b, Block q, Block k) {
     for (int64_t i = 0; i < q.n; i += inner->tile_m) {
         int64_t seen = panel_seen(job, q, k, i), panel = i / inner->tile_m * inner->panel_m * w;
         for (int64_t j = 0; j < seen; j += inner->tile_n) {
-            inner->tile(b->q_a + panel, b->k_b + j * w, b->s + i * ld + j, w, ld, inner->tile_m, inner->tile_n, 1.0f, 0);
-            inner->tile(b->d_out_a + panel, b->v_b + j * w, b->dp + i * ld + j, w, ld, inner->tile_m, inner->tile_n, 1.0f, 0);
+            inner->tile(b->q_a + panel, b->k_b + j * w, b->s + i * ld + j, w, ld, inner->tile_m, inner->tile_n, 1.0f,
+                        0);
+            inner->tile(b->d_out_a + panel, b->v_b + j * w, b->dp + i * ld + j, w, ld, inner->tile_m, inner->tile_n,
+                        1.0f, 0);
         }
     }
 }
@@ -95,9 +98,10 @@ static void weights(const AttendJob *job, const Buffers *b, const Head *h, Block
     }
 }
 
-/* to[keys][width] += x^T y, where x [queries][keys] is p or ds and y the packed queries or d_out. A panel of keys starts at
- * the first query that sees its first key. */
-static void add_to_keys(const AttendJob *job, const Buffers *b, const float *x, const float *y, float *to, Block q, Block k) {
+/* to[keys][width] += x^T y, where x [queries][keys] is p or ds and y the packed queries or d_out. A panel of keys
+ * starts at the first query that sees its first key. */
+static void add_to_keys(const AttendJob *job, const Buffers *b, const float *x, const float *y, float *to, Block q,
+                        Block k) {
     const PrtInner *inner = &plan_inner;
     int64_t ld = padded_width(job);
     attend_pack_a(x, 1, k.n, job->block_k, q.n, b->keys_a);
@@ -106,8 +110,8 @@ static void add_to_keys(const AttendJob *job, const Buffers *b, const float *x, 
         if (from >= q.n) break;
         const float *panel = b->keys_a + i / inner->tile_m * inner->panel_m * q.n + from * inner->panel_m;
         for (int64_t j = 0; j < job->shape->width; j += inner->tile_n)
-            inner->tile(panel, y + j * q.n + from * inner->tile_n, to + i * ld + j, q.n - from, ld, inner->tile_m, inner->tile_n,
-                        1.0f, 1);
+            inner->tile(panel, y + j * q.n + from * inner->tile_n, to + i * ld + j, q.n - from, ld, inner->tile_m,
+                        inner->tile_n, 1.0f, 1);
     }
 }
 
@@ -139,7 +143,7 @@ static void grad_block(const AttendJob *job, const Buffers *b, const Head *h, Bl
     add_to_queries(job, b, h, q, k);
 }
 
-/* ---- one key head ----------------------------------------------------------------------------------------------------------- */
+/* ---- one key head ---------------------------------------------------------------------------------------------- */
 
 static Head head_of(const AttendJob *job, int64_t batch, int64_t head) {
     const PrtAttend *s = job->shape;
@@ -154,8 +158,8 @@ static Head head_of(const AttendJob *job, int64_t batch, int64_t head) {
 static KeyHead key_head_of(const AttendJob *job, int64_t batch, int64_t head) {
     const PrtAttend *s = job->shape;
     int64_t k = batch * s->k_batch + head * s->k_head, v = batch * s->v_batch + head * s->v_head;
-    return (KeyHead){(const float *)job->pointers[1] + k, (const float *)job->pointers[2] + v, (float *)job->pointers[7] + k,
-                     (float *)job->pointers[8] + v};
+    return (KeyHead){(const float *)job->pointers[1] + k, (const float *)job->pointers[2] + v,
+                     (float *)job->pointers[7] + k, (float *)job->pointers[8] + v};
 }
 
 static void store_keys(const AttendJob *job, const float *from, float *to, int64_t stride, Block k) {

@@ -1,10 +1,10 @@
 /* Matrix products: C (+)= scale * A B over groups of strided dimensions (compiler/ir/product.h, PrtProduct).
  *
- * The work is cut in batch points x bands of rows x bands of columns, one part for each thread. Inside a part, k runs in
- * blocks; blocks of A and panels of B are packed into the thread's scratch memory, and the generated micro-kernel
+ * The work is cut in batch points x bands of rows x bands of columns, one part for each thread. Inside a part, k runs
+ * in blocks; blocks of A and panels of B are packed into the thread's scratch memory, and the generated micro-kernel
  * multiplies panel by panel. Sums over k are cut at the same places whatever the parts, and a tile starts at
- * a multiple of its size, so the bits of C depend on the shape alone. When columns of C are not contiguous but rows are, A
- * and B change roles. */
+ * a multiple of its size, so the bits of C depend on the shape alone. When columns of C are not contiguous but rows
+ * are, A and B change roles. */
 #include "cpu/strided.h"
 
 #include <string.h>
@@ -35,9 +35,11 @@ typedef struct ProductJob {
     Few few;
 } ProductJob;
 
-typedef struct Range { int64_t lo, hi; } Range;
+typedef struct Range {
+    int64_t lo, hi;
+} Range;
 
-/* ---- description ---------------------------------------------------------------------------------------------------- */
+/* ---- description ----------------------------------------------------------------------------------------------- */
 
 static int64_t count_points(const PrtProductDim *dims, int n) {
     int64_t result = 1;
@@ -79,8 +81,10 @@ static ProductJob describe(PrtRank *rank, const PrtProduct *p, void *const *poin
     job.a_batch = strided_of(p->batch, p->n_batch, a);
     job.b_batch = strided_of(p->batch, p->n_batch, b);
     job.c_batch = strided_of(p->batch, p->n_batch, OPERAND_C);
-    job.a = pack_source(strided_of(m, n_m, a), strided_of(p->k, p->n_k, a), inner->pack_a, inner->panel_m, inner->tile_m);
-    job.b = pack_source(strided_of(n, n_n, b), strided_of(p->k, p->n_k, b), inner->pack_b, inner->tile_n, inner->tile_n);
+    job.a =
+        pack_source(strided_of(m, n_m, a), strided_of(p->k, p->n_k, a), inner->pack_a, inner->panel_m, inner->tile_m);
+    job.b =
+        pack_source(strided_of(n, n_n, b), strided_of(p->k, p->n_k, b), inner->pack_b, inner->tile_n, inner->tile_n);
     job.block_k = even_block(job.k, inner->block_k, 4);
     job.c_direct = strided_last(&job.c_n) == 1;
     job.rows_are_m = rows_declared_m != swap;
@@ -88,7 +92,7 @@ static ProductJob describe(PrtRank *rank, const PrtProduct *p, void *const *poin
     return job;
 }
 
-/* ---- cutting for threads -------------------------------------------------------------------------------------------- */
+/* ---- cutting for threads --------------------------------------------------------------------------------------- */
 
 /* Time of the largest part, in cycles for each k: multiply-adds, and packing of the part's rows and columns. */
 static double part_cost(const ProductJob *job, int64_t batch, int64_t m, int64_t n) {
@@ -104,7 +108,8 @@ static void choose_parts(ProductJob *job) {
     double flops = 2.0 * (double)job->batch * (double)job->m * (double)job->n * (double)job->k;
     job->parts_batch = job->parts_m = job->parts_n = 1;
     if (threads > 1 && flops > single_thread_flops) {
-        int64_t most_m = job->few ? 1 : prt_ceil_div(job->m, inner->tile_m), most_n = prt_ceil_div(job->n, inner->tile_n);
+        int64_t most_m = job->few ? 1 : prt_ceil_div(job->m, inner->tile_m),
+                most_n = prt_ceil_div(job->n, inner->tile_n);
         double best = part_cost(job, 1, 1, 1);
         for (int64_t n = 1; n <= prt_min(threads, most_n); n++)
             for (int64_t m = 1; m <= prt_min(threads / n, most_m); m++) {
@@ -124,11 +129,11 @@ static Range part_of(int64_t n, int64_t unit, int64_t i, int64_t parts) {
     return (Range){units * i / parts * unit, prt_min(units * (i + 1) / parts * unit, n)};
 }
 
-/* ---- one part --------------------------------------------------------------------------------------------------------- */
+/* ---- one part -------------------------------------------------------------------------------------------------- */
 
 /* The tile at (i, j) of C; where its rows or columns do not lie one stride apart, through a buffer. */
-static void put_tile(const ProductJob *job, const float *a, const float *b, float *c, int64_t i, int64_t rows, int64_t j,
-                     int64_t columns, int64_t k, bool add) {
+static void put_tile(const ProductJob *job, const float *a, const float *b, float *c, int64_t i, int64_t rows,
+                     int64_t j, int64_t columns, int64_t k, bool add) {
     const PrtInner *inner = &plan_inner;
     float alpha = job->product->scale;
     if (job->c_direct && strided_run(&job->c_m, i) >= rows && strided_run(&job->c_n, j) >= columns) {
@@ -198,7 +203,7 @@ static void multiply_part(const ProductJob *job, int thread, int64_t point, Rang
     }
 }
 
-/* ---- few rows ----------------------------------------------------------------------------------------------------------- */
+/* ---- few rows -------------------------------------------------------------------------------------------------- */
 
 /* Rows of B, each times one element of A, are added to C. */
 static void add_rows(const ProductJob *job, const float *a, const float *b, float *c, Range n) {
@@ -210,7 +215,8 @@ static void add_rows(const ProductJob *job, const float *a, const float *b, floa
             for (int64_t i = 0; i < job->m; i++) memset(c + i * row_c + j, 0, (size_t)columns * sizeof(float));
         for (int64_t k = 0; k < job->k; k++)
             for (int64_t i = 0; i < job->m; i++)
-                plan_inner.axpy_row(c + i * row_c + j, b + k * k_b + j, columns, job->product->scale * a[i * row_a + k * k_a]);
+                plan_inner.axpy_row(c + i * row_c + j, b + k * k_b + j, columns,
+                                    job->product->scale * a[i * row_a + k * k_a]);
     }
 }
 
@@ -225,14 +231,17 @@ static void dot_columns(const ProductJob *job, const float *a, const float *b, f
 }
 
 static void multiply_few(const ProductJob *job, int64_t point, Range n) {
-    const float *a = job->a_base + strided_offset(&job->a_batch, point), *b = job->b_base + strided_offset(&job->b_batch, point);
+    const float *a = job->a_base + strided_offset(&job->a_batch, point),
+                *b = job->b_base + strided_offset(&job->b_batch, point);
     float *c = job->c_base + strided_offset(&job->c_batch, point);
-    if (job->few == FEW_SUM_OF_ROWS) add_rows(job, a, b, c, n);
-    else dot_columns(job, a, b, c, n);
+    if (job->few == FEW_SUM_OF_ROWS)
+        add_rows(job, a, b, c, n);
+    else
+        dot_columns(job, a, b, c, n);
     if (job->epilogue_in_band) job->product->epilogue(job->pointers + 2, point * job->m, (point + 1) * job->m);
 }
 
-/* ---- the whole ---------------------------------------------------------------------------------------------------------- */
+/* ---- the whole ------------------------------------------------------------------------------------------------- */
 
 static void product_task(void *context, int thread, int64_t task) {
     const ProductJob *job = context;
@@ -240,8 +249,10 @@ static void product_task(void *context, int thread, int64_t task) {
     Range m = part_of(job->m, plan_inner.tile_m, task / job->parts_n % job->parts_m, job->parts_m);
     Range batch = part_of(job->batch, 1, task / job->parts_n / job->parts_m, job->parts_batch);
     for (int64_t point = batch.lo; point < batch.hi; point++) {
-        if (job->few) multiply_few(job, point, n);
-        else multiply_part(job, thread, point, m, n);
+        if (job->few)
+            multiply_few(job, point, n);
+        else
+            multiply_part(job, thread, point, m, n);
     }
 }
 

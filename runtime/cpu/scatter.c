@@ -1,7 +1,7 @@
 /* out[index[i] - first, :] += rows[i, :] for i in order: the gradient of a lookup.
  *
- * Cut by columns: each thread goes through all rows, so that equal indices are added in order whatever the threads. Rows
- * that another rank holds (outside [0, n_out)) are skipped. */
+ * Cut by columns: each thread goes through all rows, so that equal indices are added in order whatever the threads.
+ * Rows that another rank holds (outside [0, n_out)) are skipped. */
 #include "cpu/threads.h"
 
 #include <string.h>

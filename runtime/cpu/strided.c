@@ -38,12 +38,15 @@ int64_t strided_offset(const Strided *s, int64_t point) {
 }
 
 PackSource pack_source(Strided lane, Strided depth, PrtPackFunction *const pack[3], int64_t panel, int64_t lanes) {
-    PrtPack kind = strided_last(&lane) == 1 ? PRT_PACK_LANES : strided_last(&depth) == 1 ? PRT_PACK_DEPTH : PRT_PACK_ANY;
+    PrtPack kind = strided_last(&lane) == 1    ? PRT_PACK_LANES
+                   : strided_last(&depth) == 1 ? PRT_PACK_DEPTH
+                                               : PRT_PACK_ANY;
     return (PackSource){.lane = lane, .depth = depth, .pack = pack[kind], .panel = panel, .lanes = lanes};
 }
 
 /* Lanes that do not form one run: through a table of their offsets. */
-static void gather_panel(const PackSource *s, const float *base, int64_t lane, int64_t lanes, int64_t k, int64_t n_k, float *out) {
+static void gather_panel(const PackSource *s, const float *base, int64_t lane, int64_t lanes, int64_t k, int64_t n_k,
+                         float *out) {
     int64_t offset[MAX_PANEL];
     for (int64_t i = 0; i < lanes; i++) offset[i] = strided_offset(&s->lane, lane + i);
     for (int64_t end = k + n_k; k < end;) {
@@ -57,7 +60,8 @@ static void gather_panel(const PackSource *s, const float *base, int64_t lane, i
     }
 }
 
-static void pack_panel(const PackSource *s, const float *base, int64_t lane, int64_t lanes, int64_t k, int64_t n_k, float *out) {
+static void pack_panel(const PackSource *s, const float *base, int64_t lane, int64_t lanes, int64_t k, int64_t n_k,
+                       float *out) {
     if (strided_run(&s->lane, lane) < lanes) {
         gather_panel(s, base, lane, lanes, k, n_k, out);
         return;
@@ -71,7 +75,8 @@ static void pack_panel(const PackSource *s, const float *base, int64_t lane, int
     }
 }
 
-void pack_block(const PackSource *source, const float *base, int64_t lane, int64_t n_lanes, int64_t k, int64_t n_k, float *out) {
+void pack_block(const PackSource *source, const float *base, int64_t lane, int64_t n_lanes, int64_t k, int64_t n_k,
+                float *out) {
     for (int64_t end = lane + n_lanes; lane < end; lane += source->lanes, out += n_k * source->panel)
         pack_panel(source, base, lane, prt_min(source->lanes, end - lane), k, n_k, out);
 }

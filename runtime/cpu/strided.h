@@ -25,7 +25,8 @@ static inline int64_t strided_run(const Strided *s, int64_t point) {
     return s->n == 1 ? extent - point : extent - point % extent;
 }
 
-/* An operand of two groups: lanes (rows of A, columns of B) and depth (k), packed by `pack` where lanes form one run. */
+/* An operand of two groups: lanes (rows of A, columns of B) and depth (k), packed by `pack` where lanes form one run.
+ */
 typedef struct PackSource {
     Strided lane, depth;
     PrtPackFunction *pack;
@@ -34,8 +35,9 @@ typedef struct PackSource {
 } PackSource;
 
 PackSource pack_source(Strided lane, Strided depth, PrtPackFunction *const pack[3], int64_t panel, int64_t lanes);
-/* Packs lanes [lane, lane + n_lanes) by depth [k, k + n_k) of the operand at `base`, panel after panel, each n_k * panel
- * floats. `lane` is a multiple of source->lanes. */
-void pack_block(const PackSource *source, const float *base, int64_t lane, int64_t n_lanes, int64_t k, int64_t n_k, float *out);
+/* Packs lanes [lane, lane + n_lanes) by depth [k, k + n_k) of the operand at `base`, panel after panel, each n_k *
+ * panel floats. `lane` is a multiple of source->lanes. */
+void pack_block(const PackSource *source, const float *base, int64_t lane, int64_t n_lanes, int64_t k, int64_t n_k,
+                float *out);
 
 #endif

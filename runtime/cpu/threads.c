@@ -1,9 +1,9 @@
 /* The worker threads of one rank.
  *
  * A job is a task function, its context and a number of tasks. `state` holds the job's number and the next free task
- * in one word, so that a thread that wakes late cannot take a task of a job it did not read: its compare-and-swap fails.
- * Waiting threads look at `wake` for a moment (the next kernel usually comes within microseconds), then sleep on it; an
- * idle rank costs nothing. The caller runs tasks too: a job is done soon even when no worker gets a core. */
+ * in one word, so that a thread that wakes late cannot take a task of a job it did not read: its compare-and-swap
+ * fails. Waiting threads look at `wake` for a moment (the next kernel usually comes within microseconds), then sleep on
+ * it; an idle rank costs nothing. The caller runs tasks too: a job is done soon even when no worker gets a core. */
 #include "cpu/threads.h"
 
 #include <errno.h>
@@ -25,10 +25,10 @@ typedef struct Worker {
 
 struct PrtPool {
     int threads, spin;
-    _Alignas(64) _Atomic uint64_t state;      /* job number << 32 | next task */
-    _Alignas(64) _Atomic uint32_t wake;       /* number of the newest job; workers sleep on it */
-    _Atomic uint32_t sleeping;                /* workers that do */
-    _Alignas(64) _Atomic uint32_t finished;   /* tasks of this job; the caller sleeps on it */
+    _Alignas(64) _Atomic uint64_t state;    /* job number << 32 | next task */
+    _Alignas(64) _Atomic uint32_t wake;     /* number of the newest job; workers sleep on it */
+    _Atomic uint32_t sleeping;              /* workers that do */
+    _Alignas(64) _Atomic uint32_t finished; /* tasks of this job; the caller sleeps on it */
     _Atomic uint32_t caller_sleeps;
     _Alignas(64) _Atomic(PrtTask *) task;
     _Atomic(void *) context;
@@ -40,7 +40,9 @@ struct PrtPool {
 static void futex_wait(_Atomic uint32_t *word, uint32_t value) {
     syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, value, NULL, NULL, 0);
 }
-static void futex_wake(_Atomic uint32_t *word) { syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, INT32_MAX, NULL, NULL, 0); }
+static void futex_wake(_Atomic uint32_t *word) {
+    syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, INT32_MAX, NULL, NULL, 0);
+}
 
 static void relax(void) {
 #if defined(__x86_64__)
@@ -65,7 +67,8 @@ static void run_tasks(PrtPool *pool, int thread) {
         }
         if (!atomic_compare_exchange_weak(&pool->state, &state, state + 1)) continue;
         task(context, thread, next);
-        if (atomic_fetch_add(&pool->finished, 1) + 1 == n && atomic_load(&pool->caller_sleeps)) futex_wake(&pool->finished);
+        if (atomic_fetch_add(&pool->finished, 1) + 1 == n && atomic_load(&pool->caller_sleeps))
+            futex_wake(&pool->finished);
         state = atomic_load(&pool->state);
     }
 }

@@ -12,7 +12,9 @@ typedef void PrtTask(void *context, int thread, int64_t task);
  * not depend on how it is cut). Not for use inside a task. */
 void prt_tasks(PrtRank *rank, PrtTask *task, void *context, int64_t n);
 
-static inline char *prt_scratch(const PrtRank *rank, int thread) { return rank->scratch + (int64_t)thread * rank->scratch_bytes; }
+static inline char *prt_scratch(const PrtRank *rank, int thread) {
+    return rank->scratch + (int64_t)thread * rank->scratch_bytes;
+}
 static inline int64_t prt_min(int64_t x, int64_t y) { return x < y ? x : y; }
 static inline int64_t prt_max(int64_t x, int64_t y) { return x > y ? x : y; }
 static inline int64_t prt_ceil_div(int64_t x, int64_t y) { return (x + y - 1) / y; }

@@ -43,15 +43,17 @@ static bool open_set(PrtData *data, const PrtDataset *set, double split, PrtSet 
         if (!prt_files_add(&data->files, set->kind, set->paths[i], set->span, why, size)) return false;
     }
     if (data->files.n == before) {
-        return refuse(why, size, "the data named at %s is empty: %d files hold nothing", *set->span ? set->span : "the program",
-                      data->files.n_empty);
+        return refuse(why, size, "the data named at %s is empty: %d files hold nothing",
+                      *set->span ? set->span : "the program", data->files.n_empty);
     }
     int64_t limit = id_limit(data->program);
     for (int i = before; i < data->files.n; i++) {
         const PrtFile *file = &data->files.items[i];
         if (set->kind == PRT_DATA_TOKENS && file->element == PRT_E_U16 && limit > 65536) {
-            return refuse(why, size, "`%s` has 16-bit ids, which end at 65535, but the vocabulary has %lld: larger ids have been cut off",
-                          file->path, (long long)limit);
+            return refuse(
+                why, size,
+                "`%s` has 16-bit ids, which end at 65535, but the vocabulary has %lld: larger ids have been cut off",
+                file->path, (long long)limit);
         }
         if (!place(data, i, split, whole)) return refuse(why, size, "out of memory");
     }
@@ -67,12 +69,14 @@ static bool check_samples(const PrtData *data, PrtSet set, char *why, size_t siz
     if (have >= need) return true;
     const char *unit = set == PRT_TRAINING ? "one step" : "one micro-batch of evaluation";
     if (data->kind == PRT_DATA_ARRAYS) {
-        return refuse(why, size, "the %s data has %lld samples, but %s needs %lld", name_of(set), (long long)have, unit, (long long)need);
+        return refuse(why, size, "the %s data has %lld samples, but %s needs %lld", name_of(set), (long long)have, unit,
+                      (long long)need);
     }
-    return refuse(why, size, "the %s data has %lld ids, but %s needs %lld: %lld sequences of %lld, and one more%s", name_of(set),
-                  (long long)data->stream[set].total, unit, (long long)(need * p->seq + 1), (long long)need, (long long)p->seq,
-                  set == PRT_VALIDATION && !data->own_validation ? "; use a larger `split`, more data or a smaller micro-batch"
-                                                                 : "; use more data or a smaller batch");
+    return refuse(
+        why, size, "the %s data has %lld ids, but %s needs %lld: %lld sequences of %lld, and one more%s", name_of(set),
+        (long long)data->stream[set].total, unit, (long long)(need * p->seq + 1), (long long)need, (long long)p->seq,
+        set == PRT_VALIDATION && !data->own_validation ? "; use a larger `split`, more data or a smaller micro-batch"
+                                                       : "; use more data or a smaller batch");
 }
 
 static bool open_ids(PrtData *data, bool evaluates, char *why, size_t size) {
@@ -86,7 +90,8 @@ static bool open_ids(PrtData *data, bool evaluates, char *why, size_t size) {
         int64_t total = data->stream[set].total;
         data->samples[set] = total > 0 ? (total - 1) / p->seq : 0;
     }
-    return check_samples(data, PRT_TRAINING, why, size) && (!evaluates || check_samples(data, PRT_VALIDATION, why, size));
+    return check_samples(data, PRT_TRAINING, why, size) &&
+           (!evaluates || check_samples(data, PRT_VALIDATION, why, size));
 }
 
 static int column_index(const PrtData *data, const char *name) {
@@ -100,28 +105,32 @@ static bool open_columns(PrtData *data, const PrtDataset *set, int64_t *rows, ch
     int before = data->files.n;
     for (int i = 0; i < set->n_paths; i++) {
         if (!prt_files_add(&data->files, set->kind, set->paths[i], set->span, why, size)) return false;
-        if (data->files.n != before + i + 1) return refuse(why, size, "column `%s`: `%s` is not one file with content", set->columns[i], set->paths[i]);
+        if (data->files.n != before + i + 1)
+            return refuse(why, size, "column `%s`: `%s` is not one file with content", set->columns[i], set->paths[i]);
         const PrtFile *file = &data->files.items[before + i];
         if (i == 0) *rows = file->rows;
         if (file->rows == *rows) continue;
-        return refuse(why, size, "the columns differ in length: `%s` has %lld rows, `%s` has %lld", data->files.items[before].path,
-                      (long long)*rows, file->path, (long long)file->rows);
+        return refuse(why, size, "the columns differ in length: `%s` has %lld rows, `%s` has %lld",
+                      data->files.items[before].path, (long long)*rows, file->path, (long long)file->rows);
     }
     return true;
 }
 
 static bool check_column(const PrtData *data, const PrtInput *input, char *why, size_t size) {
     int column = column_index(data, input->column);
-    if (column < 0) return refuse(why, size, "input `%s` reads column `%s`, which the data does not have", input->name, input->column);
+    if (column < 0)
+        return refuse(why, size, "input `%s` reads column `%s`, which the data does not have", input->name,
+                      input->column);
     for (int set = 0; set <= (data->own_validation ? 1 : 0); set++) {
         const PrtFile *file = &data->files.items[column + set * data->n_columns];
         int64_t row = file->rows ? file->count / file->rows : 0;
         if (row != input->row) {
-            return refuse(why, size, "a row of `%s` has %lld elements, but input `%s` has %lld", file->path, (long long)row, input->name,
-                          (long long)input->row);
+            return refuse(why, size, "a row of `%s` has %lld elements, but input `%s` has %lld", file->path,
+                          (long long)row, input->name, (long long)input->row);
         }
         if (input->dtype == PRT_I32 && file->element > PRT_E_I64) {
-            return refuse(why, size, "`%s` holds %s, but input `%s` is made of whole numbers", file->path, prt_element_name[file->element], input->name);
+            return refuse(why, size, "`%s` holds %s, but input `%s` is made of whole numbers", file->path,
+                          prt_element_name[file->element], input->name);
         }
     }
     return true;
@@ -149,7 +158,8 @@ static bool open_arrays(PrtData *data, bool evaluates, char *why, size_t size) {
     for (int i = 0; i < p->n_inputs; i++) {
         if (p->inputs[i].kind == PRT_INPUT_COLUMN && !check_column(data, &p->inputs[i], why, size)) return false;
     }
-    return check_samples(data, PRT_TRAINING, why, size) && (!evaluates || check_samples(data, PRT_VALIDATION, why, size));
+    return check_samples(data, PRT_TRAINING, why, size) &&
+           (!evaluates || check_samples(data, PRT_VALIDATION, why, size));
 }
 
 static bool check_inputs(const PrtProgram *p, int kind, char *why, size_t size) {
@@ -160,7 +170,8 @@ static bool check_inputs(const PrtProgram *p, int kind, char *why, size_t size) 
             return refuse(why, size, "input `%s` cannot be filled from data of this kind", input->name);
         }
     }
-    if (kind != PRT_DATA_ARRAYS && p->seq < 1) return refuse(why, size, "the program has no `seq`, but its data is a stream of ids");
+    if (kind != PRT_DATA_ARRAYS && p->seq < 1)
+        return refuse(why, size, "the program has no `seq`, but its data is a stream of ids");
     return true;
 }
 
@@ -176,7 +187,8 @@ PrtData *prt_data_open(const PrtProgram *program, int64_t seed, bool evaluates, 
     if (ok) {
         data->kind = (int)program->data[0].kind;
         ok = check_inputs(program, data->kind, why, size) &&
-             (data->kind == PRT_DATA_ARRAYS ? open_arrays(data, evaluates, why, size) : open_ids(data, evaluates, why, size));
+             (data->kind == PRT_DATA_ARRAYS ? open_arrays(data, evaluates, why, size)
+                                            : open_ids(data, evaluates, why, size));
     }
     if (ok) return data;
     prt_data_free(data);
@@ -224,7 +236,9 @@ static void fill_row(PrtRank *rank, PrtData *data, int file, int64_t row, const 
     for (int64_t i = 0; i < input->row; i += room) {
         int64_t n = input->row - i < room ? input->row - i : room;
         int error = prt_files_read(&data->files, file, row * input->row + i, n, block);
-        if (error) prt_fail(rank, "cannot read `%s` at row %lld: %s", f->path, (long long)row, error < 0 ? "it has become shorter" : strerror(error));
+        if (error)
+            prt_fail(rank, "cannot read `%s` at row %lld: %s", f->path, (long long)row,
+                     error < 0 ? "it has become shorter" : strerror(error));
         for (int64_t k = 0; k < n; k++) {
             double value = element_at(f->element, block, k);
             if (input->dtype == PRT_F32) {
@@ -232,7 +246,8 @@ static void fill_row(PrtRank *rank, PrtData *data, int file, int64_t row, const 
                 continue;
             }
             if (value < 0 || value >= (double)(input->limit > 0 ? input->limit : INT64_C(1) << 31)) {
-                prt_fail(rank, "`%s` holds %.0f in row %lld, but input `%s` takes 0 to %lld", f->path, value, (long long)row, input->name,
+                prt_fail(rank, "`%s` holds %.0f in row %lld, but input `%s` takes 0 to %lld", f->path, value,
+                         (long long)row, input->name,
                          (long long)(input->limit > 0 ? input->limit : INT64_C(1) << 31) - 1);
             }
             ((int32_t *)to)[i + k] = (int32_t)value;
@@ -244,18 +259,21 @@ void prt_data_fill(PrtRank *rank, PrtData *data, PrtSet set, const PrtInput *inp
     char why[1024];
     if (input->kind == PRT_INPUT_MASK) {
         int64_t n = input->shape[0] * input->row;
-        if (input->dtype == PRT_F32) for (int64_t i = 0; i < n; i++) ((float *)(void *)to)[i] = 1;
-        else for (int64_t i = 0; i < n; i++) ((int32_t *)(void *)to)[i] = 1;
+        if (input->dtype == PRT_F32)
+            for (int64_t i = 0; i < n; i++) ((float *)(void *)to)[i] = 1;
+        else
+            for (int64_t i = 0; i < n; i++) ((int32_t *)(void *)to)[i] = 1;
         return;
     }
     int64_t row_bytes = input->row * 4, seq = data->program->seq;
     for (int64_t i = 0; i < input->shape[0]; i++, to += row_bytes) {
         int64_t sample = prt_data_sample(data, set, first + i);
         if (input->kind == PRT_INPUT_COLUMN) {
-            int file = column_index(data, input->column) + (set == PRT_VALIDATION && data->own_validation ? data->n_columns : 0);
+            int file = column_index(data, input->column) +
+                       (set == PRT_VALIDATION && data->own_validation ? data->n_columns : 0);
             fill_row(rank, data, file, data->first_row[set] + sample, input, to);
-        } else if (!prt_stream_read(&data->stream[set], &data->files, sample * seq + (input->kind == PRT_INPUT_NEXT), seq, input->limit,
-                                    (int32_t *)(void *)to, why, sizeof why)) {
+        } else if (!prt_stream_read(&data->stream[set], &data->files, sample * seq + (input->kind == PRT_INPUT_NEXT),
+                                    seq, input->limit, (int32_t *)(void *)to, why, sizeof why)) {
             prt_fail(rank, "%s", why);
         }
     }
@@ -272,16 +290,18 @@ void prt_data_report(const PrtData *data, FILE *out) {
             prt_commas(data->samples[1], c), unit);
     for (int i = 1; i < files->n; i++) {
         if (!strcmp(files->items[i].format, files->items[0].format)) continue;
-        fprintf(out, "note: the files differ in format: `%s` is %s, `%s` is %s\n", files->items[0].path, files->items[0].format,
-                files->items[i].path, files->items[i].format);
+        fprintf(out, "note: the files differ in format: `%s` is %s, `%s` is %s\n", files->items[0].path,
+                files->items[0].format, files->items[i].path, files->items[i].format);
         break;
     }
     if (files->n_empty) fprintf(out, "note: %d empty files were passed over\n", files->n_empty);
     if (data->look.looked < data->look.total) {
-        fprintf(out, "note: %s of %s were checked at the start; the rest is checked as it is read\n", prt_bytes((double)data->look.looked, a),
-                prt_bytes((double)data->look.total, b));
+        fprintf(out, "note: %s of %s were checked at the start; the rest is checked as it is read\n",
+                prt_bytes((double)data->look.looked, a), prt_bytes((double)data->look.total, b));
     }
-    if (data->look.marks) fprintf(out, "note: %lld files begin with a byte-order mark, which is kept as 3 bytes\n", (long long)data->look.marks);
+    if (data->look.marks)
+        fprintf(out, "note: %lld files begin with a byte-order mark, which is kept as 3 bytes\n",
+                (long long)data->look.marks);
     if (data->look.carriage_returns) {
         fprintf(out, "note: %s lines end in CR LF; both bytes are kept\n", prt_commas(data->look.carriage_returns, a));
     }

@@ -40,7 +40,8 @@ static bool llm_c(PrtFile *file, const unsigned char *head, int64_t bytes, char 
     bool wide = field[0] == LLM_C_U32;
     int width = wide ? 4 : 2, version = wide ? 7 : 1;
     if (field[1] != version) {
-        snprintf(why, size, "`%s`: version %d of the llm.c format (magic %d) is not read, only %d", file->path, field[1], field[0], version);
+        snprintf(why, size, "`%s`: version %d of the llm.c format (magic %d) is not read, only %d", file->path,
+                 field[1], field[0], version);
         return false;
     }
     int64_t need = LLM_C_HEADER + (int64_t)field[2] * width;
@@ -75,7 +76,8 @@ static bool sniff(PrtFile *file, int kind, int fd, int64_t bytes, char *why, siz
     bool is_npy = n >= 8 && !memcmp(head, "\x93NUMPY", 6);
     if (kind == PRT_DATA_TEXT) {
         if (is_llm_c || is_npy) {
-            snprintf(why, size, "`%s` holds token ids (%s), not text: write `data tokens(...)`", file->path, is_npy ? ".npy" : "llm.c");
+            snprintf(why, size, "`%s` holds token ids (%s), not text: write `data tokens(...)`", file->path,
+                     is_npy ? ".npy" : "llm.c");
             return false;
         }
         file->format = "text";
@@ -93,8 +95,10 @@ static bool sniff(PrtFile *file, int kind, int fd, int64_t bytes, char *why, siz
     }
     if (is_llm_c) return llm_c(file, head, bytes, why, size);
     if (bytes % 2) {
-        snprintf(why, size, "`%s` is no known token file: no llm.c or .npy header, and %lld bytes are no whole number of 16-bit ids",
-                 file->path, (long long)bytes);
+        snprintf(
+            why, size,
+            "`%s` is no known token file: no llm.c or .npy header, and %lld bytes are no whole number of 16-bit ids",
+            file->path, (long long)bytes);
         return false;
     }
     file->format = "headerless, 16-bit ids";
@@ -118,7 +122,8 @@ static bool add_file(PrtFiles *files, int kind, const char *path, char *why, siz
         return false;
     }
     if (!S_ISREG(about.st_mode)) {
-        snprintf(why, size, "`%s` is %s, not a file%s", path, S_ISDIR(about.st_mode) ? "a directory" : "a device or pipe",
+        snprintf(why, size, "`%s` is %s, not a file%s", path,
+                 S_ISDIR(about.st_mode) ? "a directory" : "a device or pipe",
                  S_ISDIR(about.st_mode) ? ": name the files in it, as `directory/*`" : "");
         close(fd);
         return false;
@@ -152,7 +157,8 @@ bool prt_files_add(PrtFiles *files, int kind, const char *pattern, const char *s
     if (error) {
         char here[1024];
         if (!getcwd(here, sizeof here)) here[0] = 0;
-        snprintf(why, size, "no file matches `%s`%s%s (looked from `%s`)", pattern, *span ? ", named at " : "", span, here);
+        snprintf(why, size, "no file matches `%s`%s%s (looked from `%s`)", pattern, *span ? ", named at " : "", span,
+                 here);
         globfree(&found);
         return false;
     }

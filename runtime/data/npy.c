@@ -10,8 +10,8 @@
 static const struct {
     const char *descr;
     PrtElement element;
-} types[] = {{"|u1", PRT_E_U8},  {"|b1", PRT_E_U8},  {"|i1", PRT_E_I8},  {"<u2", PRT_E_U16}, {"<i2", PRT_E_I16}, {"<u4", PRT_E_U32},
-             {"<i4", PRT_E_I32}, {"<i8", PRT_E_I64}, {"<f4", PRT_E_F32}, {"<f8", PRT_E_F64}};
+} types[] = {{"|u1", PRT_E_U8},  {"|b1", PRT_E_U8},  {"|i1", PRT_E_I8},  {"<u2", PRT_E_U16}, {"<i2", PRT_E_I16},
+             {"<u4", PRT_E_U32}, {"<i4", PRT_E_I32}, {"<i8", PRT_E_I64}, {"<f4", PRT_E_F32}, {"<f8", PRT_E_F64}};
 
 /* The text after `'key':`, or NULL. */
 static const char *after_key(const char *header, const char *key) {
@@ -33,7 +33,8 @@ static bool read_shape(PrtFile *file, const char *at, char *why, size_t size) {
     for (at++; *at != ')';) {
         char *end;
         long long extent = strtoll(at, &end, 10);
-        if (end == at || extent < 0 || file->n_dims == PRT_MAX_DIMS || (extent && file->count > (INT64_MAX >> 8) / extent)) {
+        if (end == at || extent < 0 || file->n_dims == PRT_MAX_DIMS ||
+            (extent && file->count > (INT64_MAX >> 8) / extent)) {
             snprintf(why, size, "`%s`: its .npy header has a shape that cannot be read", file->path);
             return false;
         }
@@ -57,7 +58,8 @@ static bool read_type(PrtFile *file, const char *at, char *why, size_t size) {
         file->element = types[i].element;
         return true;
     }
-    snprintf(why, size, "`%s`: elements of type `%s` are not read; save it as little-endian u1, u2, u4, i2, i4, i8, f4 or f8",
+    snprintf(why, size,
+             "`%s`: elements of type `%s` are not read; save it as little-endian u1, u2, u4, i2, i4, i8, f4 or f8",
              file->path, descr);
     return false;
 }
@@ -75,13 +77,16 @@ bool prt_npy_header(PrtFile *file, int fd, int64_t file_bytes, char *why, size_t
         start = 12;
     }
     if (head[6] < 1 || head[6] > 3 || length >= (int64_t)sizeof header || prt_pread_all(fd, header, length, start)) {
-        snprintf(why, size, "`%s`: its .npy header (version %d, %lld bytes) cannot be read", file->path, head[6], (long long)length);
+        snprintf(why, size, "`%s`: its .npy header (version %d, %lld bytes) cannot be read", file->path, head[6],
+                 (long long)length);
         return false;
     }
     header[length] = 0;
     file->start = start + length;
     const char *order = after_key(header, "fortran_order");
-    if (!read_type(file, after_key(header, "descr"), why, size) || !read_shape(file, after_key(header, "shape"), why, size)) return false;
+    if (!read_type(file, after_key(header, "descr"), why, size) ||
+        !read_shape(file, after_key(header, "shape"), why, size))
+        return false;
     if (!order || strncmp(order, "False", 5)) {
         snprintf(why, size, "`%s` is stored column by column; save it with numpy.ascontiguousarray", file->path);
         return false;

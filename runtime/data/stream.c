@@ -44,8 +44,8 @@ static int64_t widen(PrtElement element, const void *data, int64_t n, int64_t li
 
 static bool bad_id(const PrtFile *file, int64_t position, int64_t id, int64_t limit, char *why, size_t size) {
     int64_t byte = file->start + position * prt_element_bytes(file->element);
-    snprintf(why, size, "`%s` holds id %lld at position %lld (byte %lld), but ids must be below %lld", file->path, (long long)id,
-             (long long)position, (long long)byte, (long long)(limit > 0 ? limit : INT64_C(1) << 31));
+    snprintf(why, size, "`%s` holds id %lld at position %lld (byte %lld), but ids must be below %lld", file->path,
+             (long long)id, (long long)position, (long long)byte, (long long)(limit > 0 ? limit : INT64_C(1) << 31));
     return false;
 }
 
@@ -55,7 +55,8 @@ static bool cannot_read(const PrtFile *file, int64_t position, int error, char *
     return false;
 }
 
-static bool read_piece(PrtFiles *files, int index, int64_t first, int64_t count, int64_t limit, int32_t *out, char *why, size_t size) {
+static bool read_piece(PrtFiles *files, int index, int64_t first, int64_t count, int64_t limit, int32_t *out, char *why,
+                       size_t size) {
     _Alignas(8) char block[16384];
     const PrtFile *file = &files->items[index];
     int64_t room = (int64_t)sizeof block / prt_element_bytes(file->element), bad = 0;
@@ -72,20 +73,24 @@ static bool read_piece(PrtFiles *files, int index, int64_t first, int64_t count,
     return true;
 }
 
-bool prt_stream_read(const PrtStream *stream, PrtFiles *files, int64_t position, int64_t count, int64_t limit, int32_t *out,
-                     char *why, size_t size) {
+bool prt_stream_read(const PrtStream *stream, PrtFiles *files, int64_t position, int64_t count, int64_t limit,
+                     int32_t *out, char *why, size_t size) {
     int low = 0, high = stream->n - 1;
     while (low < high) {
         int middle = (low + high + 1) / 2;
-        if (stream->pieces[middle].start <= position) low = middle;
-        else high = middle - 1;
+        if (stream->pieces[middle].start <= position)
+            low = middle;
+        else
+            high = middle - 1;
     }
     for (; count > 0; low++) {
         const PrtPiece *piece = &stream->pieces[low];
         int64_t skip = position - piece->start, n = piece->count - skip;
         if (n > count) n = count;
-        if (piece->file < 0) *out = '\n';
-        else if (!read_piece(files, piece->file, piece->first + skip, n, limit, out, why, size)) return false;
+        if (piece->file < 0)
+            *out = '\n';
+        else if (!read_piece(files, piece->file, piece->first + skip, n, limit, out, why, size))
+            return false;
         position += n;
         count -= n;
         out += n;
@@ -121,7 +126,8 @@ static bool plain(const unsigned char *data) {
     return !((word | ((turned - ones) & ~turned)) & tops);
 }
 
-static void look_at_text(Utf8 *state, const unsigned char *data, int64_t n, const char *path, int64_t offset, PrtLook *look) {
+static void look_at_text(Utf8 *state, const unsigned char *data, int64_t n, const char *path, int64_t offset,
+                         PrtLook *look) {
     for (int64_t i = 0; i < n; i++) {
         if (!state->left && !state->after_cr && i + 8 <= n && plain(data + i)) {
             i += 7;
@@ -151,8 +157,8 @@ static void look_at_text(Utf8 *state, const unsigned char *data, int64_t n, cons
     }
 }
 
-static bool look_at_file(PrtFiles *files, int index, bool text, int64_t limit, int64_t stride, char *block, PrtLook *look, char *why,
-                         size_t size) {
+static bool look_at_file(PrtFiles *files, int index, bool text, int64_t limit, int64_t stride, char *block,
+                         PrtLook *look, char *why, size_t size) {
     const PrtFile *file = &files->items[index];
     int64_t width = prt_element_bytes(file->element), step = LOOK_BLOCK / width, bad = 0;
     Utf8 state = {0};

@@ -14,8 +14,8 @@ typedef struct PrtLog {
     double started;     /* when it began */
     double steady_ms;   /* smoothed time of a step */
     double last_shown;
-    double val_loss;    /* of the last evaluation, or NAN */
-    double pause_s;     /* spent in evaluation and saving, for the estimate of the end */
+    double val_loss; /* of the last evaluation, or NAN */
+    double pause_s;  /* spent in evaluation and saving, for the estimate of the end */
     int64_t predicted_bytes;
 } PrtLog;
 

@@ -56,16 +56,20 @@ static void index_text(const PrtRank *rank, const Found *found, char *text, size
 
 _Noreturn void prt_stop_nonfinite(PrtRank *rank, int64_t step, const char *what, double value, const char *hint) {
     Found found = search(rank);
-    int64_t key = found.order == INT64_MAX ? INT64_MAX : found.order << 12 | rank->number; /* the lowest rank of the first tensor */
+    int64_t key = found.order == INT64_MAX ? INT64_MAX
+                                           : found.order << 12 | rank->number; /* the lowest rank of the first tensor */
     int64_t best = -prt_vote(rank, -key, "a search for values that are not finite");
     if (best == INT64_MAX && rank->number == 0) {
-        prt_fail(rank, "step %lld: %s is %g; no gradient, weight or moment holds such a value; %s", (long long)step, what, value, hint);
+        prt_fail(rank, "step %lld: %s is %g; no gradient, weight or moment holds such a value; %s", (long long)step,
+                 what, value, hint);
     }
     if (best == key && best != INT64_MAX) {
         char index[160];
         index_text(rank, &found, index, sizeof index);
         float held = ((const float *)(const void *)(rank->arena + found.tensor->offset))[found.first];
-        prt_fail(rank, "step %lld: %s is %g; the first tensor with such a value is the %s `%s`: %lld of its %lld values, the first %g at %s; %s",
+        prt_fail(rank,
+                 "step %lld: %s is %g; the first tensor with such a value is the %s `%s`: %lld of its %lld values, the "
+                 "first %g at %s; %s",
                  (long long)step, what, value, found.tensor->kind, found.tensor->name, (long long)found.count,
                  (long long)(found.tensor->bytes / 4), (double)held, index, hint);
     }

@@ -38,8 +38,10 @@ bool prt_log_open(PrtLog *log, const PrtRun *run, char *why, size_t size) {
 }
 
 static void put_number(FILE *file, const char *name, double value) {
-    if (isfinite(value)) fprintf(file, ", \"%s\": %.9g", name, value);
-    else fprintf(file, ", \"%s\": null", name);
+    if (isfinite(value))
+        fprintf(file, ", \"%s\": %.9g", name, value);
+    else
+        fprintf(file, ", \"%s\": null", name);
 }
 
 static void write_metrics(PrtLog *log, const PrtStepLog *s) {
@@ -72,7 +74,8 @@ static double seconds_left(const PrtLog *log, const PrtStepLog *s) {
     return (double)left * (log->steady_ms / 1000 + log->pause_s / (double)done);
 }
 
-/* "loss 3.1415  val_loss 3.2000  grad_norm 1.200  lr 6.00e-04  123.0 ms  4,567 tok/s  mfu 41.0%  memory 1.2 GiB, planned 1.1 GiB" */
+/* "loss 3.1415  val_loss 3.2000  grad_norm 1.200  lr 6.00e-04  123.0 ms  4,567 tok/s  mfu 41.0%  memory 1.2 GiB,
+ * planned 1.1 GiB" */
 static void describe(const PrtLog *log, const PrtStepLog *s, char *text, size_t size) {
     char rate[32], peak[32], predicted[32], val[40] = "", norm[40] = "", mfu[32] = "  mfu n/a";
     double utilisation = mfu_of(log, s);
@@ -80,9 +83,10 @@ static void describe(const PrtLog *log, const PrtStepLog *s, char *text, size_t 
     if (!isnan(val_loss)) snprintf(val, sizeof val, "  val_loss %.4f", val_loss);
     if (!isnan(s->grad_norm)) snprintf(norm, sizeof norm, "  grad_norm %.3f", s->grad_norm);
     if (!isnan(utilisation)) snprintf(mfu, sizeof mfu, "  mfu %.1f%%", utilisation);
-    snprintf(text, size, "loss %.4f%s%s  lr %.2e  %.1f ms  %s %s/s%s  memory %s, planned %s", s->loss, val, norm, s->lr, s->step_ms,
-             prt_commas((int64_t)(s->tokens_per_second + 0.5), rate), log->run->program->seq ? "tok" : "samples", mfu,
-             prt_bytes((double)s->peak_bytes, peak), prt_bytes((double)log->predicted_bytes, predicted));
+    snprintf(text, size, "loss %.4f%s%s  lr %.2e  %.1f ms  %s %s/s%s  memory %s, planned %s", s->loss, val, norm, s->lr,
+             s->step_ms, prt_commas((int64_t)(s->tokens_per_second + 0.5), rate),
+             prt_program_has_tokens(log->run->program) ? "tok" : "samples", mfu, prt_bytes((double)s->peak_bytes, peak),
+             prt_bytes((double)log->predicted_bytes, predicted));
 }
 
 static void clear_bar(PrtLog *log) {
@@ -102,8 +106,8 @@ static void draw_bar(PrtLog *log, const PrtStepLog *s) {
     strcat(bar, eighths[filled % 8]);
     describe(log, s, text, sizeof text);
     int blanks = CELLS - cells - (filled % 8 ? 1 : 0);
-    int n = snprintf(line, sizeof line, "step %lld/%lld |%s%*s| ETA %s  %s", (long long)s->step, (long long)total, bar, blanks, "",
-                     prt_duration(seconds_left(log, s), left), text);
+    int n = snprintf(line, sizeof line, "step %lld/%lld |%s%*s| ETA %s  %s", (long long)s->step, (long long)total, bar,
+                     blanks, "", prt_duration(seconds_left(log, s), left), text);
     /* Cut to the terminal's width: bytes less the two extra ones of each block. */
     int extra = 2 * (cells + (filled % 8 ? 1 : 0)), room = (window.ws_col ? window.ws_col : 120) - 1 + extra;
     fprintf(stderr, "\r\033[K%.*s", n < room ? n : room, line);

@@ -33,7 +33,8 @@ PrtTrace *prt_trace_open(const char *directory, int rank, const char *plan) {
         return NULL;
     }
     fprintf(trace->file, "{\"distributedInfo\":{\"rank\":%d,\"backend\":\"shared memory\"},\"traceEvents\":[\n", rank);
-    fprintf(trace->file, "{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":%d,\"args\":{\"name\":\"rank %d of ", rank, rank);
+    fprintf(trace->file, "{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":%d,\"args\":{\"name\":\"rank %d of ", rank,
+            rank);
     write_text(trace->file, plan);
     fputs("\"}}", trace->file);
     return trace;
@@ -56,5 +57,6 @@ void prt_trace_end(PrtTrace *trace, const char *name, double start) {
     if (!trace || trace->paused) return;
     fputs(",\n{\"ph\":\"X\",\"name\":\"", trace->file);
     write_text(trace->file, name);
-    fprintf(trace->file, "\",\"pid\":%d,\"tid\":0,\"ts\":%.3f,\"dur\":%.3f}", trace->rank, start * 1e6, (prt_now() - start) * 1e6);
+    fprintf(trace->file, "\",\"pid\":%d,\"tid\":0,\"ts\":%.3f,\"dur\":%.3f}", trace->rank, start * 1e6,
+            (prt_now() - start) * 1e6);
 }

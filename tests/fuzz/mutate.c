@@ -1,7 +1,7 @@
 /* Mistakes of one token: every token of every example and library file is deleted, doubled and misspelt, and checked.
  *
- * In: .plan files. A library file that says nothing alone is put into a copy of the library and checked through a file of
- * tests/fuzz/library that uses it. Out: a line a file, a count of what stayed legal for each reason, and every mutation
+ * In: .plan files. A library file with layers or models is checked as a user's copy, both through a file of
+ * tests/fuzz/library that uses it and alone. Out: a line a file, a count of what stayed legal for each reason, and every mutation
  * that broke the promise: 1 to 3 errors, never a crash or a hang, the first error on the line of the mistake or on the
  * next line that holds text, and for a misspelt name its suggestion. Exceptions are rules of this file, and are counted.
  *
@@ -99,7 +99,7 @@ static bool mutate(const Work *work, int index, Mutation *m) {
     return true;
 }
 
-/* ---- judging ------------------------------------------------------------------------------------------------------------ */
+/* ---- words of messages --------------------------------------------------------------------------------------------------- */
 
 static void count(Count *counts, const char *reason) {
     for (int i = 0; i < MOST_REASONS; i++) {
@@ -144,16 +144,117 @@ static bool speaks_of(const Diag *d, const char *word) {
     return false;
 }
 
-static const char *legal_reason(const Mutation *m);
-static const char *place_reason(const Mutation *m, Session *s, const Diag *first);
+static bool in_mutated_file(const Work *work, Session *s, Span span) {
+    const SourceFile *file = session_file(s, span);
+    return file && (!work->inner || strcmp(file->real_path, work->inner) == 0);
+}
+
+static const Token *token_at(const Work *work, int i) {
+    static const Token none = {.kind = END};
+    return i >= 0 && i < work->n_tokens ? &work->tokens[i] : &none;
+}
+
+static bool token_is(const Work *work, int i, const char *text) {
+    const Token *token = token_at(work, i);
+    size_t n = strlen(text);
+    return (size_t)(token->hi - token->lo) == n && !memcmp(work->text + token->lo, text, n);
+}
+
+/* ---- what may stay legal, and why ---------------------------------------------------------------------------------------- */
+
+/* How often a word stands in the file as it was. */
+static int times_in_file(const Work *work, const char *word) {
+    int n = 0;
+    for (int i = 0; i < work->n_tokens; i++) n += token_is(work, i, word);
+    return n;
+}
+
+/* Whether the token is in the header of a layer: between its name and its brace. */
+static bool in_header(const Mutation *m) {
+    for (int i = m->token; i >= 0; i--) {
+        if (token_is(m->work, i, "layer")) return true;
+        if (token_is(m->work, i, "{") || token_is(m->work, i, "}")) return false;
+    }
+    return false;
+}
+
+/* Whether the token's line begins with `word`. */
+static bool in_statement(const Mutation *m, const char *word) {
+    const Work *work = m->work;
+    for (int i = m->token; i >= 0 && work->tokens[i].lo >= work->line_starts[m->line - 1]; i--)
+        if (work->tokens[i].column >= 0) return token_is(work, i, word);
+    return false;
+}
+
+static const char *legal_reason(const Mutation *m) {
+    const Work *work = m->work;
+    static const char *const declaring[] = {"plan", "gpu", "cluster", "model", "layer", "const"};
+    bool declares = false;
+    for (size_t i = 0; i < sizeof declaring / sizeof *declaring; i++) declares |= token_is(work, m->token - 1, declaring[i]);
+    if (m->slip == MISSPELT && declares && times_in_file(work, m->word) == 1) return "a declaration that nothing in the file uses may have any name";
+    if (m->slip == DOUBLED && !strcmp(m->word, "train")) return "`train train { }` gives the training run a name";
+    if (m->slip == DELETED && token_at(work, m->token)->kind == NAME && token_is(work, m->token + 1, "("))
+        return "a call without the function's name is the value in brackets";
+    if (m->slip == MISSPELT && in_header(m)) return "a layer's header may give a dimension of the caller another name";
+    if (m->slip == DELETED && in_header(m) && !strcmp(m->word, "int")) return "a parameter need not say that it holds ints";
+    if (m->slip == DELETED && token_is(work, m->token - 1, "[") && token_is(work, m->token + 1, "]")) return "a weight may be a single number";
+    if (m->slip == DELETED && !strcmp(m->word, "like")) return "without `like` a dimension of the same size";
+    if (m->slip == DELETED && !strcmp(m->word, "dim")) return "without `dim` a size is a number, which a layer takes as well";
+    if (m->slip == DELETED && (!strcmp(m->word, "batches") || !strcmp(m->word, "slots"))) return "a word that may be left out";
+    return NULL;
+}
+
+/* ---- where else the first error may be, and why --------------------------------------------------------------------------- */
+
+/* The line of the brace that a closing brace closes. */
+static int opening_line(const Work *work, int closing) {
+    int depth = 0, line = 0;
+    for (int i = closing; i >= 0; i--) {
+        if (token_is(work, i, "}")) depth++;
+        if (token_is(work, i, "{") && --depth == 0) {
+            while (line < work->n_lines && work->line_starts[line] <= work->tokens[i].lo) line++;
+            return line;
+        }
+    }
+    return 0;
+}
+
+static bool notes_line(Session *s, int line) {
+    for (int i = 0; i < s->diags.n; i++)
+        for (int k = 0; k < s->diags.at[i]->notes.n; k++)
+            if (s->diags.at[i]->notes.at[k].span.file && session_place(s, s->diags.at[i]->notes.at[k].span).line == line) return true;
+    return false;
+}
+
+static const char *place_reason(const Mutation *m, Session *s, const Diag *first) {
+    const char *text = session_file(s, first->span)->text + first->span.lo, *use = strstr(text, m->word);
+    bool at_use = use && use - text < first->span.hi - first->span.lo;
+    if (m->slip == DELETED && !strcmp(m->word, "}") && notes_line(s, opening_line(m->work, m->token)))
+        return "a deleted brace shows at the first statement that cannot stand there, with a note at the opening one";
+    if (m->slip == MISSPELT && speaks_of(first, m->wrong) && at_use) return "a misspelt declaration shows at its first use";
+    if (m->slip == DELETED && !strcmp(m->word, "dim")) return "a size that is no dimension shows at the rule that names it";
+    if (in_header(m) || in_statement(m, "return")) return "what a layer takes and returns shows at its call";
+    return NULL;
+}
+
+/* "did you mean `x`?", where x is another name of the file. */
+static bool suggests_other(const Mutation *m, const Diag *first) {
+    char name[LONGEST];
+    for (int i = 0; i < first->helps.n; i++)
+        if (sscanf(first->helps.at[i].text, "did you mean `%199[^`]`?", name) == 1 && times_in_file(m->work, name) > 0) return true;
+    return false;
+}
+
+/* ---- judging ------------------------------------------------------------------------------------------------------------ */
 
 static void judge(const Mutation *m, Session *s) {
     const Work *work = m->work;
     const Diag *first = NULL;
     int errors = diag_count(s, SEV_ERROR);
     diag_sort(s);
-    for (int i = 0; i < s->diags.n && !first; i++)
-        if (s->diags.at[i]->severity == SEV_ERROR) first = s->diags.at[i];
+    for (int inside = 1; inside >= 0; inside--) /* the mutated file goes first */
+        for (int i = 0; i < s->diags.n && !first; i++)
+            if (s->diags.at[i]->severity == SEV_ERROR && (!inside || in_mutated_file(work, s, s->diags.at[i]->span))) first = s->diags.at[i];
     work->shared->checked++;
     if (!errors) {
         const char *reason = legal_reason(m);
@@ -167,9 +268,12 @@ static void judge(const Mutation *m, Session *s) {
     bool suggested = m->slip != MISSPELT;
     for (int i = 0; i < s->diags.n && !suggested; i++) suggested = speaks_of(s->diags.at[i], m->word) || speaks_of(s->diags.at[i], m->wrong);
     Place place = session_place(s, first->span);
-    const SourceFile *file = session_file(s, first->span);
-    bool right_file = file && (!work->inner || strcmp(file->real_path, work->inner) == 0);
+    bool right_file = in_mutated_file(work, s, first->span);
     bool right_line = right_file && (place.line == m->line || place.line == next_text_line(work, m->line));
+    if (!suggested && suggests_other(m, first)) {
+        count(work->shared->exceptions, "another name of the file is as near as the misspelt one, and is suggested");
+        suggested = true;
+    }
     if (errors > MOST_ERRORS) snprintf(why, sizeof why, "%d ERRORS", errors);
     else if (!suggested) snprintf(why, sizeof why, "NO SUGGESTION");
     else if (!right_line) {
@@ -181,16 +285,6 @@ static void judge(const Mutation *m, Session *s) {
     work->shared->failed++;
     show(m, why);
     print_errors(s);
-}
-
-static const char *legal_reason(const Mutation *m) {
-    (void)m;
-    return NULL;
-}
-
-static const char *place_reason(const Mutation *m, Session *s, const Diag *first) {
-    (void)m, (void)s, (void)first;
-    return NULL;
 }
 
 /* ---- running ------------------------------------------------------------------------------------------------------------ */
@@ -211,6 +305,10 @@ static void check_one(const Work *work, int index) {
     if (work->inner) {
         write_file(work->inner, m.text, m.size);
         front_check(&s, work->library, work->main_path, work->main_text, work->main_size);
+        if (!diag_count(s, SEV_ERROR)) {
+            session_free(s);
+            front_check(&s, work->library, work->inner, m.text, m.size);
+        }
     } else
         front_check(&s, work->library, work->main_path, m.text, m.size);
     judge(&m, s);
@@ -274,17 +372,17 @@ static void run_path(Shared *shared, const char *root, const char *work_folder, 
     work.text = front_read(full, &work.size);
     snprintf(library, sizeof library, "%s/stdlib", root);
     const char *base = strrchr(path, '/');
-    snprintf(driver, sizeof driver, "%s/tests/fuzz/library/%s", root, base ? base + 1 : path);
+    snprintf(driver, sizeof driver, "%s/tests/fuzz/library/use_%s", root, base ? base + 1 : path);
     if (strncmp(path, "stdlib/", 7) == 0 && access(driver, R_OK) == 0) {
         char command[4096];
-        snprintf(command, sizeof command, "mkdir -p '%s' && rm -rf '%s/stdlib' && cp -r '%s' '%s/stdlib'", work_folder, work_folder, library,
-                 work_folder);
+        snprintf(command, sizeof command, "rm -rf '%s' && mkdir -p '%s/models'", work_folder, work_folder);
         if (system(command)) exit(2);
-        snprintf(library, sizeof library, "%s/stdlib", work_folder);
-        snprintf(inner, sizeof inner, "%s/%s", work_folder, path);
+        snprintf(inner, sizeof inner, "%s/%s", work_folder, path + strlen("stdlib/"));
         work.inner = inner;
-        work.main_path = driver;
         work.main_text = front_read(driver, &work.main_size);
+        snprintf(driver, sizeof driver, "%s/main.plan", work_folder);
+        work.main_path = driver;
+        write_file(inner, work.text, work.size);
     }
     work.library = library;
     Session *s;

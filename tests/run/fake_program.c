@@ -1,8 +1,8 @@
 /* A compiled program written by hand, for tests of the runtime: a bigram model of bytes trained by SGD with momentum,
  * and a weight `cut` that the ranks divide. FAKE_RANKS (1, 2, 4) ranks on one mesh axis `data`.
  *
- * Environment variables make it fail, at a step given as RANK:STEP: FAKE_KILL (SIGKILL), FAKE_EXIT, FAKE_HANG, FAKE_NAN (a
- * gradient), FAKE_MISMATCH (another collective than the others). FAKE_SLEEP: milliseconds that every F takes. */
+ * Environment variables make it fail, at a step given as RANK:STEP: FAKE_KILL (SIGKILL), FAKE_EXIT, FAKE_HANG, FAKE_NAN
+ * (a gradient), FAKE_MISMATCH (another collective than the others). FAKE_SLEEP: milliseconds that every F takes. */
 #include "plan_rt.h"
 
 #include <math.h>
@@ -24,8 +24,16 @@
 #define TEXT(x) TEXT2(x)
 
 enum {
-    RANKS = FAKE_RANKS, SEQ = 16, BATCH = 16, MICROS = 2, MICRO_BATCH = 8, ROWS = MICRO_BATCH / RANKS, VOCAB = 256,
-    CUT_ROWS = 3, CUT_COLUMNS = 8, CUT_PART = CUT_COLUMNS / RANKS,
+    RANKS = FAKE_RANKS,
+    SEQ = 16,
+    BATCH = 16,
+    MICROS = 2,
+    MICRO_BATCH = 8,
+    ROWS = MICRO_BATCH / RANKS,
+    VOCAB = 256,
+    CUT_ROWS = 3,
+    CUT_COLUMNS = 8,
+    CUT_PART = CUT_COLUMNS / RANKS,
 };
 
 /* The arena. Offsets are written out in the JSON below; a check in `init` compares them. */
@@ -38,60 +46,74 @@ typedef struct Arena {
     float loss, grad_norm, eval_loss, eval_count; /* 64 */
     float loss_sum;                               /* 80 */
     char pad1[44];
-    int32_t tokens[512], labels[512]; /* 128, 2176 */
-    float logits[VOCAB];              /* 4224 */
+    int32_t tokens[512], labels[512];                                   /* 128, 2176 */
+    float logits[VOCAB];                                                /* 4224 */
     float cut[CUT_ROWS * CUT_COLUMNS], cut_all[CUT_ROWS * CUT_COLUMNS]; /* 5248, 5344 */
-    char pad2[192];                   /* to 5632 */
-    float table[VOCAB * VOCAB];       /* 5632 */
-    float gradient[VOCAB * VOCAB];    /* 267776 */
-    float momentum[VOCAB * VOCAB];    /* 529920 */
-} Arena;                              /* 792064 */
+    char pad2[192];                                                     /* to 5632 */
+    float table[VOCAB * VOCAB];                                         /* 5632 */
+    float gradient[VOCAB * VOCAB];                                      /* 267776 */
+    float momentum[VOCAB * VOCAB];                                      /* 529920 */
+} Arena;                                                                /* 792064 */
+
+/* clang-format off */
+#if FAKE_RANKS == 1
+#define SHAPE "[8, 16]"
+#elif FAKE_RANKS == 2
+#define SHAPE "[4, 16]"
+#else
+#define SHAPE "[2, 16]"
+#endif
+#ifdef FAKE_BIG /* 64 MiB more, which every update reduces over the ranks */
+#define ARENA_BYTES "67900928"
+#else
+#define ARENA_BYTES "792064"
+#endif
+#ifdef FAKE_FROM
+#define FROM "\"from\": \"" FAKE_FROM "\", "
+#else
+#define FROM ""
+#endif
 
 const char plan_program[] =
-    "{\"abi\": 1, \"compiler\": \"0.1.0\", \"source\": \"fake.plan\", \"plan\": \"ranks" TEXT(FAKE_RANKS) "\", \"model\": \"Bigram\","
-    "\"hash\": \"fa4e" TEXT(FAKE_RANKS) "\", \"mesh\": [{\"name\": \"data\", \"size\": " TEXT(FAKE_RANKS) "}], \"threads\": 1, \"seed\": 7,"
-    "\"steps\": 40, \"batch\": 16, \"micro_batch\": 8, \"micros\": 2, \"flops_per_token\": 1536, \"parameters\": 65560, \"data_axes\": [0],"
-    "\"data\": [{\"kind\": \"" FAKE_KIND "\", \"paths\": [\"corpus*.txt\"], \"span\": \"fake.plan:3\"}], \"validation\": [], \"split\": 0.1,"
-    "\"vocab\": 256, \"seq\": 16, \"tokens_per_step\": 256,"
-    "\"inputs\": [{\"name\": \"tokens\", \"role\": \"tokens\", \"dtype\": \"i32\", \"shape\": ["
-#if FAKE_RANKS == 1
-    "8"
-#elif FAKE_RANKS == 2
-    "4"
-#else
-    "2"
-#endif
-    ", 16], \"offset\": 128, \"limit\": 256},"
-    "{\"name\": \"labels\", \"role\": \"next\", \"of\": \"tokens\", \"dtype\": \"i32\", \"shape\": ["
-#if FAKE_RANKS == 1
-    "8"
-#elif FAKE_RANKS == 2
-    "4"
-#else
-    "2"
-#endif
-    ", 16], \"offset\": 2176, \"limit\": 256}],"
-    "\"scalars\": [{\"name\": \"micro\", \"dtype\": \"i32\", \"offset\": 0}, {\"name\": \"step\", \"dtype\": \"i32\", \"offset\": 4},"
-    "{\"name\": \"seed\", \"dtype\": \"u32\", \"offset\": 8}, {\"name\": \"lr\", \"dtype\": \"f32\", \"offset\": 12},"
-    "{\"name\": \"position\", \"dtype\": \"i32\", \"offset\": 16}, {\"name\": \"coord.data\", \"dtype\": \"i32\", \"offset\": 20}],"
-    "\"results\": [{\"name\": \"loss\", \"dtype\": \"f32\", \"offset\": 64}, {\"name\": \"grad_norm\", \"dtype\": \"f32\", \"offset\": 68},"
-    "{\"name\": \"eval_loss\", \"dtype\": \"f32\", \"offset\": 72}, {\"name\": \"eval_count\", \"dtype\": \"f32\", \"offset\": 76},"
-    "{\"name\": \"logits\", \"dtype\": \"f32\", \"shape\": [256], \"offset\": 4224}],"
-    "\"optimizer\": {\"kind\": \"sgd\", \"lr\": {\"kind\": \"cosine\", \"peak\": 4, \"warmup\": 4, \"end\": 0.4, \"steps\": 40}},"
-    "\"eval\": {\"every\": 10, \"batches\": 2}, \"save\": {\"every\": 10, \"path\": \"checkpoints\", \"keep\": 2},"
-    "\"roles\": [{\"arena_bytes\": 792064, \"scratch_bytes\": 0, \"memory\": {\"weight\": 262240, \"gradient\": 262144},"
-    "\"tensors\": [{\"name\": \"table\", \"class\": \"weight\", \"dtype\": \"f32\", \"shape\": [256, 256], \"axes\": [null], \"offset\": 5632, \"bytes\": 262144},"
-    "{\"name\": \"cut\", \"class\": \"weight\", \"dtype\": \"f32\", \"shape\": [3, 8], \"axes\": [1], \"offset\": 5248, \"bytes\": 96},"
-    "{\"name\": \"grad.table\", \"class\": \"gradient\", \"dtype\": \"f32\", \"shape\": [256, 256], \"axes\": [null], \"offset\": 267776, \"bytes\": 262144},"
-    "{\"name\": \"momentum.table\", \"class\": \"moment\", \"dtype\": \"f32\", \"shape\": [256, 256], \"axes\": [null], \"offset\": 529920, \"bytes\": 262144}],"
-    "\"entries\": {\"init\": 0, \"begin\": 1, \"F\": 2, \"B\": 3, \"OPT\": 4, \"eval\": 5, \"decode\": 6},"
-    "\"actions\": [{\"kind\": \"F\", \"chunk\": 0, \"micro\": 0}, {\"kind\": \"F\", \"chunk\": 0, \"micro\": 1},"
+    "{\"abi\": 1, \"compiler\": \"0.1.0\", \"source\": \"fake.plan\", \"plan\": \"ranks" TEXT(FAKE_RANKS) "\", \"model\": \"Bigram\", "
+    "\"hash\": \"fa4e" TEXT(FAKE_RANKS) "\", \"mesh\": [{\"name\": \"data\", \"size\": " TEXT(FAKE_RANKS) "}], \"threads\": 1, \"seed\": 7, "
+    "\"steps\": 40, \"batch\": 16, \"micro_batch\": 8, \"micros\": 2, \"flops_per_token\": 1536, \"parameters\": 65560, \"data_axes\": [0], " FROM
+    "\"data\": [{\"kind\": \"" FAKE_KIND "\", \"paths\": [\"corpus*.txt\"], \"span\": \"fake.plan:3\"}], \"validation\": [], \"split\": 0.1, "
+    "\"vocab\": 256, \"seq\": 16, \"tokens_per_step\": 256, "
+    "\"inputs\": ["
+    "{\"name\": \"tokens\", \"role\": \"tokens\", \"dtype\": \"i32\", \"shape\": " SHAPE ", \"offset\": 128, \"limit\": 256}, "
+    "{\"name\": \"labels\", \"role\": \"next\", \"of\": \"tokens\", \"dtype\": \"i32\", \"shape\": " SHAPE ", \"offset\": 2176, \"limit\": 256}], "
+    "\"scalars\": ["
+    "{\"name\": \"micro\", \"dtype\": \"i32\", \"offset\": 0}, {\"name\": \"step\", \"dtype\": \"i32\", \"offset\": 4}, "
+    "{\"name\": \"seed\", \"dtype\": \"u32\", \"offset\": 8}, {\"name\": \"lr\", \"dtype\": \"f32\", \"offset\": 12}, "
+    "{\"name\": \"position\", \"dtype\": \"i32\", \"offset\": 16}, {\"name\": \"coord.data\", \"dtype\": \"i32\", \"offset\": 20}], "
+    "\"results\": ["
+    "{\"name\": \"loss\", \"dtype\": \"f32\", \"offset\": 64}, {\"name\": \"grad_norm\", \"dtype\": \"f32\", \"offset\": 68}, "
+    "{\"name\": \"eval_loss\", \"dtype\": \"f32\", \"offset\": 72}, {\"name\": \"eval_count\", \"dtype\": \"f32\", \"offset\": 76}, "
+    "{\"name\": \"logits\", \"dtype\": \"f32\", \"shape\": [256], \"offset\": 4224}], "
+    "\"optimizer\": {\"kind\": \"sgd\", \"lr\": {\"kind\": \"cosine\", \"peak\": 4, \"warmup\": 4, \"end\": 0.4, \"steps\": 40}}, "
+    "\"eval\": {\"every\": 10, \"batches\": 2}, \"save\": {\"every\": 10, \"path\": \"checkpoints\", \"keep\": 2}, "
+    "\"roles\": [{\"arena_bytes\": " ARENA_BYTES ", \"scratch_bytes\": 0, \"memory\": {\"weight\": 262240, \"gradient\": 262144}, "
+    "\"tensors\": ["
+    "{\"name\": \"table\", \"class\": \"weight\", \"dtype\": \"f32\", \"shape\": [256, 256], \"axes\": [null], \"offset\": 5632, \"bytes\": 262144}, "
+    "{\"name\": \"cut\", \"class\": \"weight\", \"dtype\": \"f32\", \"shape\": [3, 8], \"axes\": [1], \"offset\": 5248, \"bytes\": 96}, "
+    "{\"name\": \"grad.table\", \"class\": \"gradient\", \"dtype\": \"f32\", \"shape\": [256, 256], \"axes\": [null], \"offset\": 267776, \"bytes\": 262144}, "
+    "{\"name\": \"momentum.table\", \"class\": \"moment\", \"dtype\": \"f32\", \"shape\": [256, 256], \"axes\": [null], \"offset\": 529920, \"bytes\": 262144}], "
+    "\"entries\": {\"init\": 0, \"begin\": 1, \"F\": 2, \"B\": 3, \"OPT\": 4, \"eval\": 5, \"decode\": 6}, "
+    "\"actions\": ["
+    "{\"kind\": \"F\", \"chunk\": 0, \"micro\": 0}, {\"kind\": \"F\", \"chunk\": 0, \"micro\": 1}, "
     "{\"kind\": \"B\", \"chunk\": 0, \"micro\": 0}, {\"kind\": \"B\", \"chunk\": 0, \"micro\": 1}, {\"kind\": \"OPT\"}]}]}";
+/* clang-format on */
 
-static const PrtCollective reduce_gradient = {PRT_ALL_REDUCE, 0, 0, 0, VOCAB * VOCAB, 1, VOCAB *VOCAB, "fake.plan:9 all_reduce of grad.table over data"};
+static const PrtCollective reduce_gradient = {
+    PRT_ALL_REDUCE, 0, 0, 0, VOCAB *VOCAB, 1, VOCAB *VOCAB, "fake.plan:9 all_reduce of grad.table over data"};
+#ifdef FAKE_BIG
+static const PrtCollective reduce_big = {PRT_ALL_REDUCE, 0, 0, 0, 1 << 24, 1, 1 << 24, "fake.plan:10 all_reduce of big"};
+#endif
 static const PrtCollective reduce_loss = {PRT_ALL_REDUCE, 0, 0, 0, 1, 1, 1, "fake.plan:8 all_reduce of loss over data"};
 static const PrtCollective reduce_eval = {PRT_ALL_REDUCE, 0, 0, 0, 2, 1, 2, "fake.plan:8 all_reduce of eval over data"};
-static const PrtCollective gather_cut = {PRT_ALL_GATHER, 0, 0, 0, CUT_ROWS * CUT_COLUMNS, CUT_ROWS, CUT_PART, "fake.plan:5 all_gather of cut over data"};
+static const PrtCollective gather_cut = {
+    PRT_ALL_GATHER, 0, 0, 0, CUT_ROWS *CUT_COLUMNS, CUT_ROWS, CUT_PART, "fake.plan:5 all_gather of cut over data"};
 
 static bool now(const char *name, const Arena *a) {
     int rank, step;
@@ -162,6 +184,14 @@ static void fake_update(PrtRank *rank, char *arena, int64_t micro) {
     Arena *a = (Arena *)(void *)arena;
     if (now("FAKE_MISMATCH", a)) prt_collective(rank, &gather_cut, a->cut, a->cut_all);
     prt_collective(rank, &reduce_gradient, a->gradient, a->gradient);
+#ifdef FAKE_BIG
+    float *big = (float *)(void *)(arena + sizeof(Arena));
+    for (int64_t i = 0; i < reduce_big.elements; i++) big[i] = (float)(i % 1000 * a->step);
+    prt_collective(rank, &reduce_big, big, big);
+    for (int64_t i = 0; i < reduce_big.elements; i++) {
+        if (big[i] != (float)(RANKS * (i % 1000) * a->step)) abort();
+    }
+#endif
     a->loss = a->loss_sum / (BATCH * SEQ);
     prt_collective(rank, &reduce_loss, &a->loss, &a->loss);
     double norm = 0;
@@ -199,7 +229,8 @@ static void fake_decode(PrtRank *rank, char *arena, int64_t micro) {
 }
 
 extern PrtAction *const plan_entries[];
-PrtAction *const plan_entries[] = {fake_init, fake_begin, fake_forward, fake_backward, fake_update, fake_eval, fake_decode};
+PrtAction *const plan_entries[] = {fake_init,   fake_begin, fake_forward, fake_backward,
+                                   fake_update, fake_eval,  fake_decode};
 
 static float fake_probe(int64_t steps) {
     float x[8] = {1, 2, 3, 4, 5, 6, 7, 8};
@@ -210,4 +241,12 @@ static float fake_probe(int64_t steps) {
 }
 
 extern const PrtInner plan_inner;
-const PrtInner plan_inner = {.tile_m = 1, .tile_n = 1, .vector = 1, .panel_m = 1, .block_k = 1, .block_m = 1, .block_n = 1, .probe_flops = 16, .probe = fake_probe};
+const PrtInner plan_inner = {.tile_m = 1,
+                             .tile_n = 1,
+                             .vector = 1,
+                             .panel_m = 1,
+                             .block_k = 1,
+                             .block_m = 1,
+                             .block_n = 1,
+                             .probe_flops = 16,
+                             .probe = fake_probe};

@@ -112,6 +112,8 @@ class Case(unittest.TestCase):
 
 
 ONE, TWO, FOUR = ("fake1",), ("fake2", "-DFAKE_RANKS=2"), ("fake4", "-DFAKE_RANKS=4")
+BIG = ("fake2b", "-DFAKE_RANKS=2", "-DFAKE_BIG")
+FROM = ("fake2f", "-DFAKE_RANKS=2", '-DFAKE_FROM="start"')
 TOKENS = ("fake1t", '-DFAKE_KIND="tokens"')
 
 
@@ -165,6 +167,28 @@ class Training(Case):
         self.assertIn("2 ranks (data = 2) of 1 thread", out)
         self.assertEqual([int(line.split()[1].split("/")[0]) for line in out.splitlines() if line.startswith("step ")],
                          [1, 5, 10, 15, 20, 25, 30, 35, 40])
+
+    def test_memory_is_what_was_planned(self):
+        arena = 67900928  # and every rank reads and writes half of the other's
+        self.run_fake(BIG, "--steps", "6", "--metrics", "m.jsonl", "--set", "eval.every=0")
+        for m in self.metrics():
+            self.assertGreater(m["peak_bytes"], (64 << 20))
+            self.assertLess(m["peak_bytes"], arena + (16 << 20))
+
+    def test_start_from_weights(self):
+        self.run_fake(FROM, status=1)
+        self.assertIn("`start`", self.err)
+        self.run_fake(ONE, "--set", "save.path=start", "--metrics", "a.jsonl")
+        self.run_fake(FROM, "--metrics", "b.jsonl", "--steps", "3")
+        a, b = self.metrics("a.jsonl"), self.metrics("b.jsonl")
+        self.assertEqual(b[0]["step"], 1)
+        self.assertLess(b[0]["loss"], a[0]["loss"] - 0.5)
+        weights = self.path("start", "step-00000040", "model.safetensors")
+        raw = open(weights, "rb").read()
+        shutil.rmtree(self.path("start"))
+        open(self.path("start"), "wb").write(raw)
+        self.run_fake(FROM, "--metrics", "c.jsonl", "--steps", "3", "--set", "save.path=c")
+        self.assertEqual([m["loss"] for m in self.metrics("c.jsonl")], [m["loss"] for m in b])
 
     def test_steps_keeps_the_schedule(self):
         self.run_fake(ONE, "--metrics", "a.jsonl")
@@ -485,6 +509,43 @@ class Faults(Case):
         p.terminate()
         p.communicate()
         self.run_fake(ONE, "--resume")
+
+
+class Injection(Case):
+    """The n-th allocation or file operation of a process fails: the run ends well or with a message, and what is saved
+    is whole."""
+
+    def fail_all(self, kind, turns, program=TWO):
+        shim = self.path("fail_nth.so")
+        subprocess.run(["cc", "-std=gnu17", "-O1", "-shared", "-fPIC", os.path.join(HERE, "fail_nth.c"), "-o", shim], check=True)
+        failures = 0
+        for n in turns:
+            shutil.rmtree(self.path("checkpoints"), ignore_errors=True)
+            p = self.start(program, "--steps", "4", "--set", "save.every=2", "--set", "eval.every=2", "--set", "timeout=10",
+                           env={"LD_PRELOAD": shim, "FAIL_KIND": kind, "FAIL_AT": str(n)})
+            out, err = p.communicate(timeout=60)
+            where = "%s %d: %s" % (kind, n, (out + err).decode(errors="replace"))
+            self.assertIn(p.returncode, (0, 1), where)
+            failures += p.returncode
+            if p.returncode:
+                self.assertIn(b"error: ", err, where)
+            for step in self.steps_in():
+                if os.path.exists(self.path("checkpoints/step-%08d/COMPLETE" % step)):
+                    read_tensors(self.path("checkpoints/step-%08d/model.safetensors" % step))
+            if p.returncode == 0 and self.steps_in():
+                self.assertEqual(self.steps_in()[-1], 4, where)
+            if b"injected" not in err:
+                break
+        self.assertGreater(failures, 3)
+
+    def test_memory(self):
+        self.fail_all("memory", sorted(random.Random(3).sample(range(1, 900), 40)))
+
+    def test_files(self):
+        self.fail_all("file", range(1, 60))
+
+    def test_file_of_one_rank(self):
+        self.fail_all("file", range(1, 60), ONE)
 
 
 class Data(Case):

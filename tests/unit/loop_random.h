@@ -9,6 +9,8 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 enum { CASE_MAX_BUFFERS = 16, CASE_GATHER_ROWS = 23 };
 
@@ -76,9 +78,9 @@ static inline LoopAccess case_access(LoopCase *c, LoopMemory memory, int n, bool
         if (case_chance(c, 10)) stride += 3;
     }
     if (gathers) access.index_stride = case_chance(c, 30) ? 1 : stride;
-    int64_t elements = stride + 64;
-    if (gathers) elements += access.index_stride * (CASE_GATHER_ROWS + 7);
-    c->buffers[c->n_buffers++] = (CaseBuffer){.memory = memory, .bytes = (elements + 32) * loop_memory_bytes(memory), .output = output};
+    int64_t elements = 1 + access.offset + access.index_stride * (CASE_GATHER_ROWS - 1);
+    for (int i = 0; i < n; i++) elements += (c->loop->extent[i] - 1) * access.stride[i];
+    c->buffers[c->n_buffers++] = (CaseBuffer){.memory = memory, .bytes = elements * loop_memory_bytes(memory), .output = output};
     return access;
 }
 
@@ -180,12 +182,30 @@ static inline LoopCase *loop_case(Arena *arena, Name name, uint32_t seed) {
     return c;
 }
 
+/* Memory that ends at a page without access: generated code that touches one byte more is caught. */
+static inline size_t case_mapped(int64_t bytes) {
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    return ((size_t)bytes + page - 1) / page * page + page;
+}
+
+static inline char *case_map(int64_t bytes) {
+    size_t page = (size_t)sysconf(_SC_PAGESIZE), mapped = case_mapped(bytes);
+    char *at = mmap(NULL, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (at == MAP_FAILED || mprotect(at + mapped - page, page, PROT_NONE) != 0) BUG("no memory for a test");
+    return at + mapped - page - bytes;
+}
+
+static inline void case_unmap(char *at, int64_t bytes) {
+    size_t page = (size_t)sysconf(_SC_PAGESIZE), mapped = case_mapped(bytes);
+    munmap(at + bytes + page - mapped, mapped);
+}
+
 /* Memory for the pointers, filled from the case's own random numbers: the same for the same seed. */
 static inline void case_fill(const LoopCase *original, void **pointers) {
     LoopCase copy = *original, *c = &copy;
     for (int k = 0; k < c->n_buffers; k++) {
         const CaseBuffer *buffer = &c->buffers[k];
-        char *at = calloc(1, (size_t)buffer->bytes);
+        char *at = case_map(buffer->bytes);
         int64_t size = loop_memory_bytes(buffer->memory), n = buffer->bytes / size;
         for (int64_t i = 0; i < n && !buffer->output; i++) {
             uint32_t bits = case_random(c);
@@ -207,7 +227,7 @@ static inline void case_fill(const LoopCase *original, void **pointers) {
 }
 
 static inline void case_release(const LoopCase *c, void **pointers) {
-    for (int k = 0; k < c->n_buffers; k++) free(pointers[k]);
+    for (int k = 0; k < c->n_buffers; k++) case_unmap(pointers[k], c->buffers[k].bytes);
 }
 
 static inline bool case_is_nan(LoopMemory memory, uint32_t bits) {

@@ -89,13 +89,16 @@ static void test_nearest(void **state) {
 static void test_places(void **state) {
     (void)state;
     Session *s = session_new();
-    const char *text = "ab\n\xc3\xa9\t\xe2\x82\xac" "c\xff" "d\n";
+    const char *text = "ab\n\xc3\xa9\t\xe2\x82\xac"
+                       "c\xff"
+                       "d\n";
     int32_t file = session_add_text(s, "x.plan", text, strlen(text));
     assert_int_equal(file, 1);
     struct {
         int32_t at;
         int line, column;
-    } cases[] = {{0, 1, 1}, {2, 1, 3}, {3, 2, 1}, {5, 2, 2}, {6, 2, 3}, {9, 2, 4}, {10, 2, 5}, {11, 2, 6}, {13, 3, 1}, {99, 3, 1}};
+    } cases[] = {{0, 1, 1}, {2, 1, 3},  {3, 2, 1},  {5, 2, 2},  {6, 2, 3},
+                 {9, 2, 4}, {10, 2, 5}, {11, 2, 6}, {13, 3, 1}, {99, 3, 1}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         Place place = session_place(s, (Span){file, cases[i].at, cases[i].at});
         assert_int_equal(place.line, cases[i].line);
@@ -138,7 +141,8 @@ static void assert_flushed(Session *s, const char *expected) {
 static void test_render(void **state) {
     (void)state;
     Session *s = session_new();
-    const char *text = "plan big on pod {\n\n\n\n\n\n\n    mesh data = 2, pipe = 2, tensor = 4\n\n\n    head, ffn, vocab, seq on tensor\n}\n";
+    const char *text = "plan big on pod {\n\n\n\n\n\n\n    mesh data = 2, pipe = 2, tensor = 4\n\n\n    head, ffn, "
+                       "vocab, seq on tensor\n}\n";
     int32_t file = session_add_text(s, "gpt2-xl.plan", text, strlen(text));
     Diag *d = diag_error(s, "P0301", find(text, file, "head"), "`head` (25) does not divide over axis `tensor` (4)");
     diag_label(d, "each rank would get %.2f heads", 6.25);
@@ -239,7 +243,8 @@ static void test_json(void **state) {
     const struct {
         const char *key;
         int value;
-    } numbers[] = {{"byte_start", 8}, {"byte_end", 13}, {"line_start", 2}, {"line_end", 2}, {"column_start", 6}, {"column_end", 11}};
+    } numbers[] = {{"byte_start", 8}, {"byte_end", 13},    {"line_start", 2},
+                   {"line_end", 2},   {"column_start", 6}, {"column_end", 11}};
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
         assert_int_equal(cJSON_GetObjectItem(span, numbers[i].key)->valueint, numbers[i].value);
     assert_string_equal(cJSON_GetObjectItem(span, "label")->valuestring, "here");
@@ -263,18 +268,25 @@ static void test_bytes(void **state) {
     const struct {
         double bytes;
         const char *text;
-    } cases[] = {{0, "0 bytes"},          {1, "1 byte"},           {1023, "1023 bytes"},       {1024, "1.0 KiB"},
-                 {1536, "1.5 KiB"},       {1048575, "1.0 MiB"},    {13421772800.0, "12.5 GiB"}, {-2048, "-2.0 KiB"},
+    } cases[] = {{0, "0 bytes"},        {1, "1 byte"},        {1023, "1023 bytes"},        {1024, "1.0 KiB"},
+                 {1536, "1.5 KiB"},     {1048575, "1.0 MiB"}, {13421772800.0, "12.5 GiB"}, {-2048, "-2.0 KiB"},
                  {1.5e18, "1332.3 PiB"}};
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) assert_string_equal(format_bytes(arena, cases[i].bytes), cases[i].text);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        assert_string_equal(format_bytes(arena, cases[i].bytes), cases[i].text);
     arena_free(arena);
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_arena),       cmocka_unit_test(test_vec_and_text),       cmocka_unit_test(test_names_and_maps),
-        cmocka_unit_test(test_nearest),     cmocka_unit_test(test_places),             cmocka_unit_test(test_render),
-        cmocka_unit_test(test_render_odd_lines), cmocka_unit_test(test_order_limit_and_doubles), cmocka_unit_test(test_json),
+        cmocka_unit_test(test_arena),
+        cmocka_unit_test(test_vec_and_text),
+        cmocka_unit_test(test_names_and_maps),
+        cmocka_unit_test(test_nearest),
+        cmocka_unit_test(test_places),
+        cmocka_unit_test(test_render),
+        cmocka_unit_test(test_render_odd_lines),
+        cmocka_unit_test(test_order_limit_and_doubles),
+        cmocka_unit_test(test_json),
         cmocka_unit_test(test_bytes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -70,16 +70,18 @@ static void thread_main(void) {
     swapcontext(&machine.threads[machine.current], &machine.scheduler);
 }
 
+static void thread_start(ucontext_t *thread, char *stack) {
+    getcontext(thread);
+    thread->uc_stack.ss_sp = stack;
+    thread->uc_stack.ss_size = STACK;
+    thread->uc_link = NULL;
+    makecontext(thread, thread_main, 0);
+}
+
 static void run_warp(void) {
     memset(machine.finished, 0, sizeof machine.finished);
     memset(machine.exchanges, 0, sizeof machine.exchanges);
-    for (int i = 0; i < WARP; i++) {
-        getcontext(&machine.threads[i]);
-        machine.threads[i].uc_stack.ss_sp = machine.stacks[i];
-        machine.threads[i].uc_stack.ss_size = STACK;
-        machine.threads[i].uc_link = NULL;
-        makecontext(&machine.threads[i], thread_main, 0);
-    }
+    for (int i = 0; i < WARP; i++) thread_start(&machine.threads[i], machine.stacks[i]);
     for (int running = WARP; running > 0;) {
         running = 0;
         for (int i = 0; i < WARP; i++) {

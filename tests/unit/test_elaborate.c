@@ -82,6 +82,26 @@ static void examples_elaborate(void **state) {
     }
 }
 
+static const Tensor *find_weight(Elaborated e, const char *name) {
+    for (int i = 0; i < e.model->inits.n; i++)
+        if (strcmp(e.model->inits.at[i].weight->name, name) == 0) return e.model->inits.at[i].weight;
+    fail_msg("no weight %s", name);
+    return NULL;
+}
+
+/* The program with which the reference begins. */
+static void reference_example_elaborates(void **state) {
+    (void)state;
+    Session *s = session_new();
+    int32_t file = open_file(s, "docs/language.md");
+    const char *begin = strstr(session_file(s, (Span){file, 0, 0})->text, "```plan\n") + strlen("```plan\n");
+    Elaborated e = elaborate(open_text, arena_strndup(s->arena, begin, (size_t)(strstr(begin, "```") - begin)));
+    assert_elaborates(e);
+    assert_non_null(find_weight(e, "layers.gated_mlp.gate"));
+    session_free(e.s);
+    session_free(s);
+}
+
 /* The counts are those of the published models. */
 static void library_models_have_their_published_sizes(void **state) {
     (void)state;
@@ -108,13 +128,6 @@ static void library_models_have_their_published_sizes(void **state) {
         assert_int_equal(e.model->parameters, models[i].parameters);
         session_free(e.s);
     }
-}
-
-static const Tensor *find_weight(Elaborated e, const char *name) {
-    for (int i = 0; i < e.model->inits.n; i++)
-        if (strcmp(e.model->inits.at[i].weight->name, name) == 0) return e.model->inits.at[i].weight;
-    fail_msg("no weight %s", name);
-    return NULL;
 }
 
 static void gpt2_in_detail(void **state) {
@@ -295,8 +308,9 @@ static void handed_out_of_a_repeat(void **state) {
 /* A rate is an attribute, though dropout takes further operands: the counters of its random stream, added later. */
 static void dropout_of_a_rate(void **state) {
     (void)state;
-    Elaborated e = elaborate(open_text, "import models.gpt2\ntrain {\n model gpt2.GPT2(dropout = 0.25)\n data tokens(\"x\")\n"
-                                        " batch 2\n steps 1\n optimizer adamw(lr = 0.001)\n}\n");
+    Elaborated e =
+        elaborate(open_text, "import models.gpt2\ntrain {\n model gpt2.GPT2(dropout = 0.25)\n data tokens(\"x\")\n"
+                             " batch 2\n steps 1\n optimizer adamw(lr = 0.001)\n}\n");
     assert_elaborates(e);
     const Region *top = &e.model->graph->top;
     int found = 0;
@@ -304,10 +318,44 @@ static void dropout_of_a_rate(void **state) {
         const Node *node = top->nodes.at[i];
         if (node->op == OP_DROPOUT) found++;
         if (node->op == OP_DROPOUT) assert_true(node->n_in == 1 && node_attr(node, "rate")->number == 0.25);
-        for (int k = 0; node->region && k < node->region->nodes.n; k++) found += node->region->nodes.at[k]->op == OP_DROPOUT;
+        for (int k = 0; node->region && k < node->region->nodes.n; k++)
+            found += node->region->nodes.at[k]->op == OP_DROPOUT;
     }
     assert_int_equal(found, 3); /* after the tables, attention, the MLP */
     session_free(e.s);
+}
+
+/* A file's layers see the constants of their own file. */
+static void constants_of_an_import(void **state) {
+    (void)state;
+    char folder[] = "/tmp/plan-elaborate-XXXXXX";
+    assert_non_null(mkdtemp(folder));
+    char library[100], main_path[100];
+    snprintf(library, sizeof library, "%s/mine.plan", folder);
+    snprintf(main_path, sizeof main_path, "%s/main.plan", folder);
+    FILE *out = fopen(library, "w");
+    fputs("const HALF = 1 / 2, QUARTER = HALF * HALF\nlayer shrink(x: [...]) {\n    return x * QUARTER\n}\n", out);
+    fclose(out);
+    out = fopen(main_path, "w");
+    fputs("import mine\nconst QUARTER = 7\nmodel M {\n    dim d = 2\n    input x: float[batch, d]\n    weight w: [d] = "
+          "QUARTER\n"
+          "    loss = mean(mine.shrink(x * w), over d)\n}\n"
+          "train {\n    model M\n    data arrays(x = \"x\")\n    batch 2\n    steps 1\n    optimizer adamw(lr = "
+          "0.001)\n}\n",
+          out);
+    fclose(out);
+    Elaborated e = {.s = session_new()};
+    const char *why = NULL;
+    int32_t file = session_read_file(e.s, main_path, false, &why);
+    Program *program = ast_to_model(e.s, text_to_ast(e.s, file), NULL, 0);
+    e.model = model_to_graph(e.s, program, program->train);
+    assert_elaborates(e);
+    assert_true(find_init(e, "w")->a == 7);
+    assert_non_null(strstr(graph_text(e), "const(value = 0.25"));
+    session_free(e.s);
+    remove(library);
+    remove(main_path);
+    remove(folder);
 }
 
 /* A weight that only one branch of an `if` reads is in use; a second repeat over the same dimension has its own path.
@@ -412,7 +460,7 @@ static const Mistake mistakes[] = {
     {"= normal(0.02)", "= norml(0.02)", {"P0264", "did you mean `normal`?"}},
     {"= normal(0.02)", "= zero", {"P0264", "did you mean `zeros`?"}},
     {"= normal(0.02)", "= uniform(1)", {"P0264", "`uniform` takes 2 numbers, not 1"}},
-    {"= normal(0.02)", "= uniform(1, 0)", {"P0264", "wrong order"}},
+    {"= normal(0.02)", "= uniform(1, 0)", {"P0264", "the lower one comes first"}},
     {"= normal(0.02)", "", {"P0264", "has no initial value"}},
     /* sizes */
     /* data */
@@ -472,12 +520,21 @@ static void recursion_is_refused(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(examples_elaborate),      cmocka_unit_test(library_models_have_their_published_sizes),
-        cmocka_unit_test(gpt2_in_detail),          cmocka_unit_test(initial_values),
-        cmocka_unit_test(depth_costs_nothing),     cmocka_unit_test(golden_llama),
-        cmocka_unit_test(golden_features),         cmocka_unit_test(weighted_loss),
-        cmocka_unit_test(handed_out_of_a_repeat),  cmocka_unit_test(paths_of_weights),
-        cmocka_unit_test(one_mistake_one_message), cmocka_unit_test(recursion_is_refused),
+        cmocka_unit_test(examples_elaborate),
+        cmocka_unit_test(library_models_have_their_published_sizes),
+        cmocka_unit_test(reference_example_elaborates),
+        cmocka_unit_test(gpt2_in_detail),
+        cmocka_unit_test(initial_values),
+        cmocka_unit_test(depth_costs_nothing),
+        cmocka_unit_test(golden_llama),
+        cmocka_unit_test(golden_features),
+        cmocka_unit_test(weighted_loss),
+        cmocka_unit_test(handed_out_of_a_repeat),
+        cmocka_unit_test(dropout_of_a_rate),
+        cmocka_unit_test(constants_of_an_import),
+        cmocka_unit_test(paths_of_weights),
+        cmocka_unit_test(one_mistake_one_message),
+        cmocka_unit_test(recursion_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

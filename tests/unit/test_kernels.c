@@ -51,9 +51,12 @@ typedef struct Built {
     RoleProgram *program;
 } Built;
 
-static Layout layout_of(const Plan *plan, const Graph *graph) {
-    Layout layout = {.mesh = plan->mesh};
+static Layout layout_of(const Plan *plan, const Graph *graph, Map *flat_dims) {
+    Layout layout = {.mesh = plan->mesh, .flat_dims = flat_dims};
     for (int i = 0; i < plan->rules.n; i++) {
+        static const StoredParts stored[] = {[STORAGE_OPTIMIZER] = STORED_OPTIMIZER, [STORAGE_GRADIENTS] = STORED_GRADIENTS, [STORAGE_WEIGHTS] = STORED_WEIGHTS};
+        if (plan->rules.at[i].storage) layout.axes[plan->rules.at[i].axis].stored = stored[plan->rules.at[i].storage];
+        if (!plan->rules.at[i].what) continue;
         Dim *dim = graph_find_dim(graph, plan->rules.at[i].what);
         if (dim) vec_push(graph->arena, &layout.axes[plan->rules.at[i].axis].names, dim);
     }
@@ -73,10 +76,11 @@ static Built build(const char *model, const char *plan, const char *schedule) {
     b.plan = program->plans.at[0];
     b.step = grad_to_step(b.s, program, b.train, b.plan, graph);
     assert_non_null(b.step);
+    Map flat_dims = {0};
     Graph *graphs[] = {b.step->body, b.step->update, b.step->begin, b.step->init, b.step->count, b.step->total, b.step->eval, b.step->decode};
     for (size_t i = 0; i < sizeof graphs / sizeof *graphs; i++) {
         if (!graphs[i]) continue;
-        Layout layout = graphs[i] == b.step->decode ? (Layout){.mesh = b.plan->mesh} : layout_of(b.plan, graphs[i]);
+        Layout layout = graphs[i] == b.step->decode ? (Layout){.mesh = b.plan->mesh, .flat_dims = &flat_dims} : layout_of(b.plan, graphs[i], &flat_dims);
         graph_partition(graphs[i], &layout);
         Text why = {.arena = b.s->arena};
         if (!graph_verify(graphs[i], &why)) fail_msg("%s", why.at);
@@ -163,7 +167,8 @@ static void compare(Built *b, Machine *m, KernelMachine *k, TensorClass class, d
     }
 }
 
-static void run(const char *model, const char *plan, const char *schedule) {
+/* Two steps; returns the second loss. */
+static double run(const char *model, const char *plan, const char *schedule) {
     Built b = build(model, plan, schedule);
     KernelMachine k = km_open(b.program, &b.plan->mesh);
     Machine *m = machine_new(b.s, &b.plan->mesh);
@@ -195,8 +200,16 @@ static void run(const char *model, const char *plan, const char *schedule) {
         compare(&b, m, &k, CLASS_RESULT, 1e-5, "results");
         compare(&b, m, &k, CLASS_WEIGHT, 2e-4, "updated weights");
     }
+    double loss = (double)*(float *)km_tensor(&k, 0, "loss");
     km_close(&k);
     session_free(b.s);
+    return loss;
+}
+
+/* The same losses as one rank has. */
+static void equal(const char *model, const char *plan) {
+    double one = run(model, "plan p { }\n", NULL), many = run(model, plan, NULL);
+    if (fabs(one - many) > 1e-5 * fabs(one)) fail_msg("loss %.9g on one rank, %.9g with %s", one, many, plan);
 }
 
 static void test_single(void **state) {
@@ -241,6 +254,20 @@ static void test_context(void **state) {
     run(LLAMA, "plan p {\n mesh context = 5\n seq on context\n}\n", NULL);
 }
 
+/* Optimizer state, gradients, weights stored in parts: alone, with micro-batches, sizes that do not divide, other cuts. */
+static void test_stored(void **state) {
+    (void)state;
+    equal(MLP, "plan p {\n mesh data = 2\n batch on data\n optimizer on data\n}\n");
+    equal(MLP, "plan p {\n mesh data = 4\n batch on data\n gradients on data\n microbatch 1\n}\n");
+    equal(MLP, "plan p {\n mesh data = 2\n batch on data\n weights on data\n}\n");
+    equal(GPT, "plan p {\n mesh data = 2\n batch on data\n optimizer on data\n microbatch 1\n}\n");
+    equal(GPT, "plan p {\n mesh data = 2\n batch on data\n gradients on data\n microbatch 1\n}\n");
+    equal(GPT, "plan p {\n mesh data = 4\n batch on data\n weights on data\n}\n");
+    equal(LLAMA, "plan p {\n mesh data = 2, tensor = 2\n batch on data\n weights on data\n head, ffn on tensor\n}\n");
+    equal(GPT, "plan p {\n mesh outer = 2, data = 2\n batch on outer\n batch on data\n weights on data\n}\n");
+    equal(GPT, "plan p {\n mesh data = 2, tensor = 2\n batch on data\n optimizer on data\n head, ffn, seq on tensor\n microbatch 1\n}\n");
+}
+
 /* Two actions swapped: two micro-batches are in flight, so what is saved has two copies. */
 static void test_schedules(void **state) {
     (void)state;
@@ -261,6 +288,6 @@ static void test_in_flight(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_single), cmocka_unit_test(test_micro), cmocka_unit_test(test_replicas), cmocka_unit_test(test_cuts), cmocka_unit_test(test_context),
-                                       cmocka_unit_test(test_schedules), cmocka_unit_test(test_in_flight)};
+                                       cmocka_unit_test(test_stored), cmocka_unit_test(test_schedules), cmocka_unit_test(test_in_flight)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -142,7 +142,7 @@ static void test_no_communication(void **state) {
     (void)state;
     Session *s = session_new();
     Graph *g = check(s,
-                     "graph rows {\n dim batch = 8\n dim embed = 4\n tensor x: data f32[batch, embed]\n tensor y: weight f32[batch, embed]\n"
+                     "graph rows {\n dim batch = 8 batch\n dim embed = 4\n tensor x: data f32[batch, embed]\n tensor y: weight f32[batch, embed]\n"
                      " %0 = input x\n %1 = exp(%0)\n %2 = sum(%1, over = [embed])\n %3 = div(%1, %2)\n output y = %3\n}\n",
                      "data 4: batch");
     static const Op collectives[] = {OP_ALL_REDUCE, OP_ALL_GATHER, OP_REDUCE_SCATTER, OP_ALL_TO_ALL, OP_SHARD};

@@ -157,11 +157,16 @@ static void test_headers(void **state) {
         int data;
         const char *why; /* NULL: good */
     } cases[] = {
-        {"{\"__metadata__\":{\"format\":\"pt\"},\"w\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}   ", 4, NULL},
+        {"{\"__metadata__\":{\"format\":\"pt\"},\"w\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}   ", 4,
+         NULL},
         {"{}", 0, NULL},
-        {"{\"w\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]},\"w\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[4,8]}}", 8, "twice"},
+        {"{\"w\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]},\"w\":{\"dtype\":\"F32\",\"shape\":[1],"
+         "\"data_offsets\":[4,8]}}",
+         8, "twice"},
         {"{\"w\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[4,8]}}", 8, "begins at byte 4"},
-        {"{\"v\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]},\"w\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[4,8]}}", 8, "begins at byte 4"},
+        {"{\"v\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]},\"w\":{\"dtype\":\"F32\",\"shape\":[1],"
+         "\"data_offsets\":[4,8]}}",
+         8, "begins at byte 4"},
         {"{\"w\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,4]}}", 4, "do not fit its shape"},
         {"{\"w\":{\"dtype\":\"F32\",\"shape\":[-1],\"data_offsets\":[0,4]}}", 4, "shape of `w`"},
         {"{\"w\":{\"dtype\":\"F32\",\"shape\":[1e300,1e300],\"data_offsets\":[0,4]}}", 4, "shape of `w`"},
@@ -181,7 +186,8 @@ static void test_headers(void **state) {
         assert_int_equal(ftruncate(fd, (off_t)(8 + n) + cases[i].data), 0);
         PrtTable table;
         bool ok = prt_table_read(path, fd, &table, why, sizeof why);
-        if (ok != !cases[i].why || (cases[i].why && !strstr(why, cases[i].why))) fail_msg("case %zu: %d %s", i, ok, why);
+        if (ok != !cases[i].why || (cases[i].why && !strstr(why, cases[i].why)))
+            fail_msg("case %zu: %d %s", i, ok, why);
         if (ok) prt_table_free(&table);
         close(fd);
         unlink(path);
@@ -191,8 +197,9 @@ static void test_headers(void **state) {
 /* Any damage to a header is refused or harmless: never a crash, never a place outside of the file. */
 static void test_damaged_headers(void **state) {
     (void)state;
-    static const char json[] = "{\"__metadata__\":{\"format\":\"pt\"},\"v\":{\"dtype\":\"F32\",\"shape\":[2,1],\"data_offsets\":[0,8]},"
-                               "\"w\":{\"dtype\":\"BF16\",\"shape\":[2],\"data_offsets\":[8,12]}}";
+    static const char json[] =
+        "{\"__metadata__\":{\"format\":\"pt\"},\"v\":{\"dtype\":\"F32\",\"shape\":[2,1],\"data_offsets\":[0,8]},"
+        "\"w\":{\"dtype\":\"BF16\",\"shape\":[2],\"data_offsets\":[8,12]}}";
     uint64_t n = sizeof json - 1;
     char path[] = "/tmp/test_rt_checkpoint.XXXXXX", why[512], bytes[sizeof json + 32];
     int fd = mkstemp(path), refused = 0;
@@ -229,8 +236,12 @@ static void test_damaged_headers(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_xxh64),   cmocka_unit_test(test_xxh64_of_files),     cmocka_unit_test(test_blocks), cmocka_unit_test(test_block_of_scalar_and_nothing),
-        cmocka_unit_test(test_header_round_trip), cmocka_unit_test(test_headers),
+        cmocka_unit_test(test_xxh64),
+        cmocka_unit_test(test_xxh64_of_files),
+        cmocka_unit_test(test_blocks),
+        cmocka_unit_test(test_block_of_scalar_and_nothing),
+        cmocka_unit_test(test_header_round_trip),
+        cmocka_unit_test(test_headers),
         cmocka_unit_test(test_damaged_headers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -59,10 +59,16 @@ static void run_world(World *world, int rows, int columns, double timeout, void 
     for (int i = 0; i < world->n; i++) {
         Member *m = &world->members[i];
         *m = (Member){.world = world, .left = -1};
-        m->rank = (PrtRank){.number = i, .n_ranks = world->n, .n_axes = 2, .sizes = {rows, columns}, .coords = {i / columns, i % columns},
-                            .threads = 1, .job = world->job};
+        m->rank = (PrtRank){.number = i,
+                            .n_ranks = world->n,
+                            .n_axes = 2,
+                            .sizes = {rows, columns},
+                            .coords = {i / columns, i % columns},
+                            .threads = 1,
+                            .job = world->job};
     }
-    for (int i = 0; i < world->n; i++) assert_int_equal(pthread_create(&world->members[i].thread, NULL, member_main, &world->members[i]), 0);
+    for (int i = 0; i < world->n; i++)
+        assert_int_equal(pthread_create(&world->members[i].thread, NULL, member_main, &world->members[i]), 0);
     for (int i = 0; i < world->n; i++) pthread_join(world->members[i].thread, NULL);
 }
 
@@ -95,7 +101,10 @@ static void test_groups(void **state) {
     assert_int_equal(world.me, 4);
 }
 
-#define CHECK(condition) do { if (!(condition)) prt_fail(&m->rank, "line %d", __LINE__); } while (0)
+#define CHECK(condition)                                                                                               \
+    do {                                                                                                               \
+        if (!(condition)) prt_fail(&m->rank, "line %d", __LINE__);                                                     \
+    } while (0)
 
 static const int64_t sizes[] = {1, 3, 63, 64, 65, 127, 128, 1000, 2048, 2049, 40001};
 enum { SIZES = sizeof sizes / sizeof *sizes };
@@ -169,7 +178,8 @@ static void order_body(Member *m) {
     static float x[RANKS][N];
     float *mine = x[m->rank.number], small = parts[m->rank.coords[1]];
     for (int i = 0; i < N; i++) mine[i] = parts[m->rank.coords[1]];
-    static const PrtCollective c = {PRT_ALL_REDUCE, 1, 0, 0, N, 1, N, "order"}, one = {PRT_ALL_REDUCE, 1, 0, 0, 1, 1, 1, "order of one"};
+    static const PrtCollective c = {PRT_ALL_REDUCE, 1, 0, 0, N, 1, N, "order"},
+                               one = {PRT_ALL_REDUCE, 1, 0, 0, 1, 1, 1, "order of one"};
     prt_collective(&m->rank, &c, mine, mine);
     prt_collective(&m->rank, &one, &small, &small);
     volatile float expected = parts[0] + parts[1];
@@ -196,7 +206,8 @@ static void moves_body(Member *m) {
         prt_collective(&m->rank, &c, in, out);
         for (int64_t o = 0; o < outer; o++) {
             for (int j = 0; j < n; j++) {
-                for (int64_t i = 0; i < inner; i++) CHECK(out[(o * n + j) * inner + i] == value_of(ranks[j], o * inner + i));
+                for (int64_t i = 0; i < inner; i++)
+                    CHECK(out[(o * n + j) * inner + i] == value_of(ranks[j], o * inner + i));
             }
         }
         c.kind = PRT_REDUCE_SCATTER;
@@ -212,7 +223,8 @@ static void moves_body(Member *m) {
         prt_collective(&m->rank, &c, in, out);
         for (int64_t o = 0; o < outer; o++) {
             for (int j = 0; j < n; j++) {
-                for (int64_t i = 0; i < inner; i++) CHECK(out[(o * n + j) * inner + i] == value_of(ranks[j], (o * n + me) * inner + i));
+                for (int64_t i = 0; i < inner; i++)
+                    CHECK(out[(o * n + j) * inner + i] == value_of(ranks[j], (o * n + me) * inner + i));
             }
         }
         free(in);
@@ -254,7 +266,8 @@ static void test_failure_frees_the_others(void **state) {
     (void)state;
     World world;
     run_world(&world, ROWS, COLUMNS, 60, failing_body);
-    for (int i = 0; i < RANKS; i++) assert_int_equal(world.members[i].left, i == 4 ? PRT_EXIT_FAILED : PRT_EXIT_ABORTED);
+    for (int i = 0; i < RANKS; i++)
+        assert_int_equal(world.members[i].left, i == 4 ? PRT_EXIT_FAILED : PRT_EXIT_ABORTED);
     assert_int_equal(atomic_load(&world.job->first), 5);
     assert_string_equal(world.job->message, "disk on fire");
     free(world.job);
@@ -280,7 +293,8 @@ static void test_timeout_names_the_missing(void **state) {
 
 static void mismatch_body(Member *m) {
     float x[300] = {0};
-    static const PrtCollective a = {PRT_ALL_REDUCE, 1, 0, 0, 100, 1, 100, "line 3"}, b = {PRT_ALL_REDUCE, 1, 0, 0, 90, 1, 90, "line 4"};
+    static const PrtCollective a = {PRT_ALL_REDUCE, 1, 0, 0, 100, 1, 100, "line 3"},
+                               b = {PRT_ALL_REDUCE, 1, 0, 0, 90, 1, 90, "line 4"};
     prt_collective(&m->rank, m->rank.number == 2 ? &b : &a, x, x);
 }
 
@@ -306,9 +320,16 @@ static void test_alone(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_groups), cmocka_unit_test(test_all_reduce), cmocka_unit_test(test_integers), cmocka_unit_test(test_order_of_sums),
-        cmocka_unit_test(test_moves), cmocka_unit_test(test_votes), cmocka_unit_test(test_failure_frees_the_others),
-        cmocka_unit_test(test_timeout_names_the_missing), cmocka_unit_test(test_mismatch), cmocka_unit_test(test_alone),
+        cmocka_unit_test(test_groups),
+        cmocka_unit_test(test_all_reduce),
+        cmocka_unit_test(test_integers),
+        cmocka_unit_test(test_order_of_sums),
+        cmocka_unit_test(test_moves),
+        cmocka_unit_test(test_votes),
+        cmocka_unit_test(test_failure_frees_the_others),
+        cmocka_unit_test(test_timeout_names_the_missing),
+        cmocka_unit_test(test_mismatch),
+        cmocka_unit_test(test_alone),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -53,14 +53,19 @@ static void test_large_counts(void **state) {
 /* ---- a program with text of known content ---- */
 
 static const char json[] =
-    "{\"abi\": 1, \"compiler\": \"0\", \"source\": \"t.plan\", \"plan\": \"p\", \"model\": \"M\", \"hash\": \"0\", \"mesh\": [{\"name\": \"data\", \"size\": 2}],"
-    "\"seed\": 3, \"steps\": 5, \"batch\": 4, \"micro_batch\": 4, \"micros\": 1, \"data_axes\": [0], \"vocab\": 256, \"seq\": 8, \"split\": 0.25,"
+    "{\"abi\": 1, \"compiler\": \"0\", \"source\": \"t.plan\", \"plan\": \"p\", \"model\": \"M\", \"hash\": \"0\", "
+    "\"mesh\": [{\"name\": \"data\", \"size\": 2}],"
+    "\"seed\": 3, \"steps\": 5, \"batch\": 4, \"micro_batch\": 4, \"micros\": 1, \"data_axes\": [0], \"vocab\": 256, "
+    "\"seq\": 8, \"split\": 0.25,"
     "\"data\": [{\"kind\": \"text\", \"paths\": [\"a.txt\", \"b.txt\"], \"span\": \"t.plan:1\"}],"
-    "\"inputs\": [{\"name\": \"x\", \"role\": \"tokens\", \"dtype\": \"i32\", \"shape\": [2, 8], \"offset\": 0, \"limit\": 256},"
+    "\"inputs\": [{\"name\": \"x\", \"role\": \"tokens\", \"dtype\": \"i32\", \"shape\": [2, 8], \"offset\": 0, "
+    "\"limit\": 256},"
     "{\"name\": \"y\", \"role\": \"next\", \"of\": \"x\", \"dtype\": \"i32\", \"shape\": [2, 8], \"offset\": 64},"
     "{\"name\": \"m\", \"role\": \"mask\", \"of\": \"x\", \"dtype\": \"f32\", \"shape\": [2, 8], \"offset\": 128}],"
-    "\"results\": [{\"name\": \"loss\", \"dtype\": \"f32\", \"offset\": 0}], \"optimizer\": {\"kind\": \"sgd\", \"lr\": 0.1}, \"eval\": {\"every\": 1},"
-    "\"roles\": [{\"arena_bytes\": 4096, \"tensors\": [], \"entries\": {\"F\": null, \"eval\": null}, \"actions\": [{\"kind\": \"F\", \"micro\": 0}]}]}";
+    "\"results\": [{\"name\": \"loss\", \"dtype\": \"f32\", \"offset\": 0}], \"optimizer\": {\"kind\": \"sgd\", "
+    "\"lr\": 0.1}, \"eval\": {\"every\": 1},"
+    "\"roles\": [{\"arena_bytes\": 4096, \"tensors\": [], \"entries\": {\"F\": null, \"eval\": null}, \"actions\": "
+    "[{\"kind\": \"F\", \"micro\": 0}]}]}";
 
 typedef struct Fixture {
     char folder[64];
@@ -197,13 +202,17 @@ static void write_npy(const char *name, const char *descr, const char *shape, co
 }
 
 static const char arrays_json[] =
-    "{\"abi\": 1, \"compiler\": \"0\", \"source\": \"t.plan\", \"plan\": \"p\", \"model\": \"M\", \"hash\": \"0\", \"mesh\": [],"
+    "{\"abi\": 1, \"compiler\": \"0\", \"source\": \"t.plan\", \"plan\": \"p\", \"model\": \"M\", \"hash\": \"0\", "
+    "\"mesh\": [],"
     "\"seed\": 3, \"steps\": 5, \"batch\": 2, \"micro_batch\": 2, \"micros\": 1, \"split\": 0.2,"
     "\"data\": [{\"kind\": \"arrays\", \"columns\": {\"image\": \"i.npy\", \"label\": \"l.npy\"}}],"
     "\"inputs\": [{\"name\": \"image\", \"role\": \"column\", \"dtype\": \"f32\", \"shape\": [2, 2, 3], \"offset\": 0},"
-    "{\"name\": \"target\", \"role\": \"column\", \"column\": \"label\", \"dtype\": \"i32\", \"shape\": [2], \"offset\": 64, \"limit\": 7}],"
-    "\"results\": [{\"name\": \"loss\", \"dtype\": \"f32\", \"offset\": 0}], \"optimizer\": {\"kind\": \"sgd\", \"lr\": 0.1}, \"eval\": {\"every\": 1},"
-    "\"roles\": [{\"arena_bytes\": 4096, \"tensors\": [], \"entries\": {\"F\": null, \"eval\": null}, \"actions\": [{\"kind\": \"F\", \"micro\": 0}]}]}";
+    "{\"name\": \"target\", \"role\": \"column\", \"column\": \"label\", \"dtype\": \"i32\", \"shape\": [2], "
+    "\"offset\": 64, \"limit\": 7}],"
+    "\"results\": [{\"name\": \"loss\", \"dtype\": \"f32\", \"offset\": 0}], \"optimizer\": {\"kind\": \"sgd\", "
+    "\"lr\": 0.1}, \"eval\": {\"every\": 1},"
+    "\"roles\": [{\"arena_bytes\": 4096, \"tensors\": [], \"entries\": {\"F\": null, \"eval\": null}, \"actions\": "
+    "[{\"kind\": \"F\", \"micro\": 0}]}]}";
 
 static void test_arrays(void **state) {
     (void)state;
@@ -266,7 +275,8 @@ static void test_damaged_files(void **state) {
         size_t size = 1024 + 360;
         memcpy(bytes, header, sizeof header);
         if (round % 2) {
-            static const char npy[] = "\x93NUMPY\x01\x00\x76\x00{'descr': '<u2', 'fortran_order': False, 'shape': (10, 19), }";
+            static const char npy[] =
+                "\x93NUMPY\x01\x00\x76\x00{'descr': '<u2', 'fortran_order': False, 'shape': (10, 19), }";
             memset(bytes, ' ', 128);
             memcpy(bytes, npy, sizeof npy - 1);
             size = 128 + 380;

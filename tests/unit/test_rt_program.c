@@ -17,7 +17,8 @@ const PrtInner plan_inner = {.tile_m = 1};
 
 static void test_json(void **state) {
     (void)state;
-    PrtJson *root = prt_json_parse(" {\"a\": [1, -2.5e3, true, false, null, \"x\\n\\u00e9\\ud83d\\ude00\\/\"], \"b\": {}, \"c\": []} ");
+    PrtJson *root = prt_json_parse(
+        " {\"a\": [1, -2.5e3, true, false, null, \"x\\n\\u00e9\\ud83d\\ude00\\/\"], \"b\": {}, \"c\": []} ");
     assert_non_null(root);
     const PrtJson *a = prt_json_get(root, "a");
     assert_int_equal(prt_json_size(a), 6);
@@ -29,8 +30,10 @@ static void test_json(void **state) {
     assert_null(prt_json_get(root, "d"));
     assert_null(prt_json_get(a, "a"));
     prt_json_free(root);
-    static const char *const bad[] = {"", "{", "[1,]", "{\"a\"}", "{\"a\":1,}", "{a:1}", "01", "1.", ".5", "1e", "+1", "nul", "\"\\x\"", "\"\\u12\"", "\"\\ud800\"",
-                                      "\"\\u0000\"", "\"a\nb\"", "\"a", "1 2", "[1 2]", "'a'", "-", "tru", "{\"a\":}", "]"};
+    static const char *const bad[] = {
+        "",    "{",        "[1,]",      "{\"a\"}",     "{\"a\":1,}",  "{a:1}",    "01",  "1.",  ".5",    "1e",  "+1",
+        "nul", "\"\\x\"",  "\"\\u12\"", "\"\\ud800\"", "\"\\u0000\"", "\"a\nb\"", "\"a", "1 2", "[1 2]", "'a'", "-",
+        "tru", "{\"a\":}", "]"};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         PrtJson *value = prt_json_parse(bad[i]);
         if (value) fail_msg("`%s` was read", bad[i]);
@@ -41,14 +44,19 @@ static void test_json(void **state) {
     assert_null(prt_json_parse(deep));
 }
 
-static const char base[] =
-    "{\"abi\": 1, \"compiler\": \"0\", \"source\": \"t.plan\", \"plan\": \"p\", \"model\": \"M\", \"hash\": \"0\", \"mesh\": [{\"name\": \"data\", \"size\": 2}],"
-    "\"seed\": 3, \"steps\": 50, \"batch\": 8, \"micro_batch\": 4, \"micros\": 2, \"data_axes\": [0], \"vocab\": 256, \"seq\": 8,"
-    "\"data\": [{\"kind\": \"text\", \"paths\": [\"a.txt\"]}],"
-    "\"inputs\": [{\"name\": \"x\", \"role\": \"tokens\", \"dtype\": \"i32\", \"shape\": [2, 8], \"offset\": 0, \"limit\": 256}],"
-    "\"results\": [{\"name\": \"loss\", \"dtype\": \"f32\", \"offset\": 0}], \"optimizer\": {\"kind\": \"sgd\", \"lr\": 0.1},"
-    "\"roles\": [{\"arena_bytes\": 4096, \"tensors\": [{\"name\": \"w\", \"class\": \"weight\", \"dtype\": \"f32\", \"shape\": [4, 6], \"axes\": [1], \"offset\": 64,"
-    "\"bytes\": 48}], \"entries\": {\"begin\": 4, \"F\": 2, \"update\": 3}, \"actions\": [{\"kind\": \"F\", \"micro\": 0}, {\"kind\": \"F\", \"micro\": 1}, {\"kind\": \"OPT\"}]}]}";
+static const char base[] = "{\"abi\": 1, \"compiler\": \"0\", \"source\": \"t.plan\", \"plan\": \"p\", \"model\": "
+                           "\"M\", \"hash\": \"0\", \"mesh\": [{\"name\": \"data\", \"size\": 2}],"
+                           "\"seed\": 3, \"steps\": 50, \"batch\": 8, \"micro_batch\": 4, \"micros\": 2, "
+                           "\"data_axes\": [0], \"vocab\": 256, \"seq\": 8,"
+                           "\"data\": [{\"kind\": \"text\", \"paths\": [\"a.txt\"]}],"
+                           "\"inputs\": [{\"name\": \"x\", \"role\": \"tokens\", \"dtype\": \"i32\", \"shape\": [2, "
+                           "8], \"offset\": 0, \"limit\": 256}],"
+                           "\"results\": [{\"name\": \"loss\", \"dtype\": \"f32\", \"offset\": 0}], \"optimizer\": "
+                           "{\"kind\": \"sgd\", \"lr\": 0.1},"
+                           "\"roles\": [{\"arena_bytes\": 4096, \"tensors\": [{\"name\": \"w\", \"class\": \"weight\", "
+                           "\"dtype\": \"f32\", \"shape\": [4, 6], \"axes\": [1], \"offset\": 64,"
+                           "\"bytes\": 48}], \"entries\": {\"begin\": 4, \"F\": 2, \"update\": 3}, \"actions\": "
+                           "[{\"kind\": \"F\", \"micro\": 0}, {\"kind\": \"F\", \"micro\": 1}, {\"kind\": \"OPT\"}]}]}";
 
 /* `base` with one text replaced. */
 static char *replaced(const char *from, const char *to) {
@@ -131,7 +139,8 @@ static void test_every_prefix(void **state) {
 
 static void test_rates(void **state) {
     (void)state;
-    PrtRate cosine = {PRT_RATE_COSINE, 1.0, 0.1, 10, 110}, linear = cosine, constant = {PRT_RATE_CONSTANT, 2.0, 2.0, 4, 100}, plain = {.peak = 3};
+    PrtRate cosine = {PRT_RATE_COSINE, 1.0, 0.1, 10, 110}, linear = cosine,
+            constant = {PRT_RATE_CONSTANT, 2.0, 2.0, 4, 100}, plain = {.peak = 3};
     linear.kind = PRT_RATE_LINEAR;
     assert_true(fabs(prt_rate_at(&cosine, 1) - 0.1) < 1e-12);
     assert_true(fabs(prt_rate_at(&cosine, 10) - 1.0) < 1e-12);
@@ -162,8 +171,8 @@ static void test_for_people(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_json),  cmocka_unit_test(test_program), cmocka_unit_test(test_refusals), cmocka_unit_test(test_every_prefix),
-        cmocka_unit_test(test_rates), cmocka_unit_test(test_for_people),
+        cmocka_unit_test(test_json),         cmocka_unit_test(test_program), cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_every_prefix), cmocka_unit_test(test_rates),   cmocka_unit_test(test_for_people),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -32,7 +32,9 @@ static char *messages(Session *s) {
     return text;
 }
 
-static const char *format(Session *s, const char *text) { return ast_print(s, session_add_text(s, "t.plan", text, strlen(text))); }
+static const char *format(Session *s, const char *text) {
+    return ast_print(s, session_add_text(s, "t.plan", text, strlen(text)));
+}
 
 static void test_trees(void **state) {
     (void)state;
@@ -61,43 +63,48 @@ static void test_trees(void **state) {
 static const struct {
     const char *text, *expected;
 } mistakes[] = {
-    {"model A {\n    x = f(a b)\n}\n",
-     "error[P0001]: unexpected `b`, expected `,` or `)`\n --> t.plan:2:13\n  |\n2 |     x = f(a b)\n  |             ^\n"},
+    {"model A {\n    x = f(a b)\n}\n", "error[P0001]: unexpected `b`, expected `,` or `)`\n --> t.plan:2:13\n  |\n2 |  "
+                                       "   x = f(a b)\n  |             ^\n"},
     {"model A {\n    x = (a\n    y = 2\n}\n",
      "error[P0005]: `(` is never closed\n --> t.plan:2:11\n  |\n2 |     x = (a\n  |           ^ expected `)`\n"
      "note: opened here\n --> t.plan:2:9\n  |\n2 |     x = (a\n  |         ^\n"},
     {"model A {\n    repeat layers {\n        x = 1\n}\n\ntrain {\n    batch 1\n}\n",
-     "error[P0006]: `train` stands here, where a block is still open: a `}` is missing before it\n --> t.plan:6:1\n  |\n6 | train {\n  | ^^^^^\n"
+     "error[P0006]: `train` stands here, where a block is still open: a `}` is missing before it\n --> t.plan:6:1\n  "
+     "|\n6 | train {\n  | ^^^^^\n"
      "note: the block was opened here\n --> t.plan:2:19\n  |\n2 |     repeat layers {\n  |                   ^\n"},
-    {"train {\n    batch 1\n",
-     "error[P0006]: the file ends, where a block is still open: a `}` is missing before it\n --> t.plan:3:1\n  |\n3 |\n  | ^\n"
-     "note: the block was opened here\n --> t.plan:1:7\n  |\n1 | train {\n  |       ^\n"},
-    {"train\n    batch 1\n}\n",
-     "error[P0006]: the block of this statement has no opening brace\n --> t.plan:1:6\n  |\n1 | train\n  |      ^ expected `{`\n"},
+    {"train {\n    batch 1\n", "error[P0006]: the file ends, where a block is still open: a `}` is missing before it\n "
+                               "--> t.plan:3:1\n  |\n3 |\n  | ^\n"
+                               "note: the block was opened here\n --> t.plan:1:7\n  |\n1 | train {\n  |       ^\n"},
+    {"train\n    batch 1\n}\n", "error[P0006]: the block of this statement has no opening brace\n --> t.plan:1:6\n  "
+                                "|\n1 | train\n  |      ^ expected `{`\n"},
     {"train {\n    data text(\"a.txt)\n    batch 1\n}\n",
-     "error[P0003]: the text has no closing quote\n --> t.plan:2:15\n  |\n2 |     data text(\"a.txt)\n  |               ^^^^^^^\n"
+     "error[P0003]: the text has no closing quote\n --> t.plan:2:15\n  |\n2 |     data text(\"a.txt)\n  |              "
+     " ^^^^^^^\n"
      "help: a text ends with `\"` on its own line\n"},
-    {"modle A {\n    dim a = 1\n}\n",
-     "error[P0007]: unknown statement `modle`\n --> t.plan:1:1\n  |\n1 | modle A {\n  | ^^^^^\nhelp: did you mean `model`?\n"},
-    {"model A {\n    wieght w: [a] = 1\n}\n",
-     "error[P0007]: unknown statement `wieght`\n --> t.plan:2:5\n  |\n2 |     wieght w: [a] = 1\n  |     ^^^^^^\nhelp: did you mean `weight`?\n"},
-    {"model A {\n    mesh data = 2\n}\n",
-     "error[P0008]: `mesh` cannot stand in this block\n --> t.plan:2:5\n  |\n2 |     mesh data = 2\n  |     ^^^^\nhelp: it belongs in a plan\n"},
+    {"modle A {\n    dim a = 1\n}\n", "error[P0007]: unknown statement `modle`\n --> t.plan:1:1\n  |\n1 | modle A {\n  "
+                                      "| ^^^^^\nhelp: did you mean `model`?\n"},
+    {"model A {\n    wieght w: [a] = 1\n}\n", "error[P0007]: unknown statement `wieght`\n --> t.plan:2:5\n  |\n2 |     "
+                                              "wieght w: [a] = 1\n  |     ^^^^^^\nhelp: did you mean `weight`?\n"},
+    {"model A {\n    mesh data = 2\n}\n", "error[P0008]: `mesh` cannot stand in this block\n --> t.plan:2:5\n  |\n2 |  "
+                                          "   mesh data = 2\n  |     ^^^^\nhelp: it belongs in a plan\n"},
     {"gpu A {\n    memory 80 GX\n    clock 1. GHz\n    tdp 80GX\n}\n",
-     "error[P0004]: a number needs digits on both sides of its point\n --> t.plan:3:11\n  |\n3 |     clock 1. GHz\n  |           ^^\nhelp: write `1.0`\n\n"
-     "error[P0004]: `GX` is not a unit\n --> t.plan:4:11\n  |\n4 |     tdp 80GX\n  |           ^^\nhelp: did you mean `GB`?\n"},
+     "error[P0004]: a number needs digits on both sides of its point\n --> t.plan:3:11\n  |\n3 |     clock 1. GHz\n  | "
+     "          ^^\nhelp: write `1.0`\n\n"
+     "error[P0004]: `GX` is not a unit\n --> t.plan:4:11\n  |\n4 |     tdp 80GX\n  |           ^^\nhelp: did you mean "
+     "`GB`?\n"},
     {"model A {\n    x = a\n        + b\n}\n",
      "error[P0001]: unexpected `+`\n --> t.plan:3:9\n  |\n3 |         + b\n  |         ^\n"
      "help: the end of the line ended the statement: put `+` at the end of the line before\n"},
-    {"model A {\n    f(x)\n}\n",
-     "error[P0008]: the result of this call is not used\n --> t.plan:2:5\n  |\n2 |     f(x)\n  |     ^^^^\nhelp: give it a name: `y = ...`\n"},
+    {"model A {\n    f(x)\n}\n", "error[P0008]: the result of this call is not used\n --> t.plan:2:5\n  |\n2 |     "
+                                 "f(x)\n  |     ^^^^\nhelp: give it a name: `y = ...`\n"},
     {"model A {\n    x\n    weight w = [a]\n}\n",
      "error[P0001]: unexpected end of the line, expected `=` or `on`\n --> t.plan:2:6\n  |\n2 |     x\n  |      ^\n\n"
      "error[P0001]: unexpected `=`, expected `:`\n --> t.plan:3:14\n  |\n3 |     weight w = [a]\n  |              ^\n"
      "help: the type comes first: `weight w: [in, out] = normal(0.02)`\n"},
-    {"plan a {\n    on = 3\n    x; y\n}\n",
-     "error[P0001]: unexpected `on`\n --> t.plan:2:5\n  |\n2 |     on = 3\n  |     ^^\nhelp: `on` is a reserved word: choose another name\n\n"
-     "error[P0002]: unexpected character `;`\n --> t.plan:3:6\n  |\n3 |     x; y\n  |      ^\nhelp: the end of the line ends a statement\n"},
+    {"plan a {\n    on = 3\n    x; y\n}\n", "error[P0001]: unexpected `on`\n --> t.plan:2:5\n  |\n2 |     on = 3\n  |  "
+                                            "   ^^\nhelp: `on` is a reserved word: choose another name\n\n"
+                                            "error[P0002]: unexpected character `;`\n --> t.plan:3:6\n  |\n3 |     x; "
+                                            "y\n  |      ^\nhelp: the end of the line ends a statement\n"},
 };
 
 static void test_messages(void **state) {
@@ -151,9 +158,14 @@ static void test_canonical_files_stay(void **state) {
     }
 }
 
-/* The text with the blanks between tokens replaced: `change` 0 leaves out what can be left out, 1 doubles, 2 makes tabs. */
+/* The text with the blanks between tokens replaced: `change` 0 leaves out what can be left out, 1 doubles, 2 makes
+ * tabs. */
 static const char *change_blanks(Session *s, const char *text, int change) {
-    Parser p = {.s = s, .arena = s->arena, .file = session_add_text(s, "b.plan", text, strlen(text)), .text = text, .size = (int32_t)strlen(text)};
+    Parser p = {.s = s,
+                .arena = s->arena,
+                .file = session_add_text(s, "b.plan", text, strlen(text)),
+                .text = text,
+                .size = (int32_t)strlen(text)};
     lex_file(&p);
     Text out = {.arena = s->arena};
     int32_t end = 0;
@@ -167,7 +179,8 @@ static const char *change_blanks(Session *s, const char *text, int change) {
         for (int32_t k = end; k < lo; k++) {
             bool glued = i > 0 && k == end && lo > end;
             int before = i > 0 ? p.raw.at[i - 1].kind : NEWLINE;
-            bool word_before = before == NAME || before == INT || before == FLOAT || (before >= OVER && before <= ALONG);
+            bool word_before =
+                before == NAME || before == INT || before == FLOAT || (before >= OVER && before <= ALONG);
             if (change == 0 && glued && word_before && token->lo == lo && token->kind != NEWLINE) text_puts(&out, " ");
             if (change == 1) text_puts(&out, "  ");
             if (change == 2) text_puts(&out, "\t");
@@ -200,8 +213,10 @@ static void test_blanks_do_not_matter(void **state) {
 
 static void test_format_keeps_comments(void **state) {
     (void)state;
-    const char *text = "# one\r\nmodel   A # two\n{\n\n\n  # three\n x=f(a, # four\n# five\nb)\n\n\n\ny  =-1\n    # six\n}# seven\n# eight";
-    const char *expected = "# one\nmodel A  # two\n{\n    # three\n    x = f(a,  # four\n          # five\n          b)\n\n    y = -1\n    # six\n}  # seven\n# eight\n";
+    const char *text = "# one\r\nmodel   A # two\n{\n\n\n  # three\n x=f(a, # four\n# five\nb)\n\n\n\ny  =-1\n    # "
+                       "six\n}# seven\n# eight";
+    const char *expected = "# one\nmodel A  # two\n{\n    # three\n    x = f(a,  # four\n          # five\n          "
+                           "b)\n\n    y = -1\n    # six\n}  # seven\n# eight\n";
     Session *s = session_new();
     const char *once = format(s, text);
     assert_string_equal(once, expected);
@@ -277,8 +292,8 @@ static bool check_mutation(Session *outer, const char *name, const Parser *p, in
         int latest = end > line ? end : next_line_with_text(changed, line);
         bool is_missing_brace = !strcmp(d->code, "P0006") && d->notes.n && (token->kind == '{' || token->kind == '}');
         if (errors > 3 || first < line || (first > latest && !is_missing_brace))
-            fail_msg("%s: line %d, `%.*s`, change %d: %d errors, the first on line %d", name, line, token->hi - token->lo, text + token->lo, how,
-                     errors, first);
+            fail_msg("%s: line %d, `%.*s`, change %d: %d errors, the first on line %d", name, line,
+                     token->hi - token->lo, text + token->lo, how, errors, first);
     }
     session_free(s);
     return errors;
@@ -312,18 +327,30 @@ static void test_misspelt_keywords(void **state) {
     const struct {
         const char *text, *help;
     } cases[] = {
-        {"modle A { }", "`model`"},          {"clutser c { }", "`cluster`"},     {"tarin { }", "`train`"},          {"paln a { }", "`plan`"},
-        {"lyaer f(x: [a]) { }", "`layer`"},  {"imprt nn", "`import`"},           {"cnost a = 1", "`const`"},        {"model A { dmi a = 1\n }", "`dim`"},
-        {"model A { fatcors a = (b, c)\n }", "`factors`"}, {"model A { inptu x: int[a]\n }", "`input`"}, {"model A { targte x: int[a]\n }", "`target`"},
-        {"model A { reapet a { }\n }", "`repeat`"}, {"model A { retrun x\n }", "`return`"}, {"model A { auxilairy x\n }", "`auxiliary`"},
-        {"plan a { msh data = 2\n }", "`mesh`"}, {"model A { nmaes hf { }\n }", "`names`"},
+        {"modle A { }", "`model`"},
+        {"clutser c { }", "`cluster`"},
+        {"tarin { }", "`train`"},
+        {"paln a { }", "`plan`"},
+        {"lyaer f(x: [a]) { }", "`layer`"},
+        {"imprt nn", "`import`"},
+        {"cnost a = 1", "`const`"},
+        {"model A { dmi a = 1\n }", "`dim`"},
+        {"model A { fatcors a = (b, c)\n }", "`factors`"},
+        {"model A { inptu x: int[a]\n }", "`input`"},
+        {"model A { targte x: int[a]\n }", "`target`"},
+        {"model A { reapet a { }\n }", "`repeat`"},
+        {"model A { retrun x\n }", "`return`"},
+        {"model A { auxilairy x\n }", "`auxiliary`"},
+        {"plan a { msh data = 2\n }", "`mesh`"},
+        {"model A { nmaes hf { }\n }", "`names`"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         Session *s = session_new();
         text_to_ast(s, session_add_text(s, "t.plan", cases[i].text, strlen(cases[i].text)));
         assert_int_equal(diag_count(s, SEV_ERROR), 1);
         char *text = messages(s);
-        if (!strstr(text, arena_printf(s->arena, "help: did you mean %s?", cases[i].help))) fail_msg("%s\n%s", cases[i].text, text);
+        if (!strstr(text, arena_printf(s->arena, "help: did you mean %s?", cases[i].help)))
+            fail_msg("%s\n%s", cases[i].text, text);
         free(text);
         session_free(s);
     }
@@ -334,8 +361,11 @@ static void test_garbage(void **state) {
     (void)state;
     uint32_t seed = 12345;
     for (int round = 0; round < 3000; round++) {
-        static const char *const pieces[] = {"model A {", "}", "{", "(", ")", "[", "]", "\n", "=", " on ", "x", ",", "..", "...", "->", "\"", "\\", "#", "1.5 GB", "7",
-                                             "if ", "else ", "plan p ", "repeat ", ":", "+", "-", "\x80", "\t", "dim ", " over ", "uneven", "train {", "not "};
+        static const char *const pieces[] = {"model A {", "}",       "{",       "(",      ")",       "[",   "]",
+                                             "\n",        "=",       " on ",    "x",      ",",       "..",  "...",
+                                             "->",        "\"",      "\\",      "#",      "1.5 GB",  "7",   "if ",
+                                             "else ",     "plan p ", "repeat ", ":",      "+",       "-",   "\x80",
+                                             "\t",        "dim ",    " over ",  "uneven", "train {", "not "};
         Session *s = session_new();
         Text text = {.arena = s->arena};
         text_puts(&text, "");
@@ -352,7 +382,8 @@ static void test_garbage(void **state) {
     }
     const struct {
         const char *piece, *end;
-    } deep[] = {{"(", ""}, {"[", ""}, {"-", "1"}, {"a + ", "a"}, {"f(", ""}, {"a.", "a"}, {"if a { ", ""}, {"{", ""}, {"if a { } else ", ""}};
+    } deep[] = {{"(", ""},   {"[", ""},       {"-", "1"}, {"a + ", "a"},         {"f(", ""},
+                {"a.", "a"}, {"if a { ", ""}, {"{", ""},  {"if a { } else ", ""}};
     for (size_t i = 0; i < sizeof deep / sizeof *deep; i++) {
         Session *s = session_new();
         Text text = {.arena = s->arena};

@@ -27,7 +27,8 @@ static const char *entry_find(const char *errors, const char *code, const char *
 
 static const char *nearest_code(Session *s, const char *errors, Name code) {
     VEC(Name) codes = {0};
-    for (const char *at = errors; (at = strstr(at, "## P")); at += 4) vec_push(s->arena, &codes, intern_n(s->names, at + 3, 5));
+    for (const char *at = errors; (at = strstr(at, "## P")); at += 4)
+        vec_push(s->arena, &codes, intern_n(s->names, at + 3, 5));
     return nearest_name(code, codes.at, codes.n);
 }
 
@@ -40,7 +41,7 @@ int command_explain(Session *s, const Options *options) {
     }
     const char *errors = library_errors(s), *end = NULL;
     if (!errors) {
-        Diag *d = diag_error(s, "P0802", (Span){0, 0, 0}, "the error reference `errors.md` was not found");
+        Diag *d = diag_error(s, "P0822", (Span){0, 0, 0}, "the error reference `errors.md` was not found");
         diag_help(d, "it is installed beside the standard library, in share/plan");
         return EXIT_ENVIRONMENT;
     }

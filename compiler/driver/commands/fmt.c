@@ -1,4 +1,5 @@
-/* plc fmt: brings files into canonical form, in place; with --check only says which are not. `-` goes to standard output. */
+/* plc fmt: brings files into canonical form, in place; with --check only says which are not. `-` goes to standard
+ * output. */
 #include "driver/options.h"
 
 #include <errno.h>
@@ -14,7 +15,7 @@ static bool write_file(Session *s, const char *path, const char *text) {
     if (out && fclose(out)) ok = false;
     if (ok && !stat(path, &before)) ok = !chmod(beside, before.st_mode & 07777);
     if (ok && !rename(beside, path)) return true;
-    diag_error(s, "P0801", (Span){0, 0, 0}, "`%s` cannot be written: %s", path, strerror(errno));
+    diag_error(s, "P0821", (Span){0, 0, 0}, "`%s` cannot be written: %s", path, strerror(errno));
     unlink(beside);
     return false;
 }

@@ -12,7 +12,7 @@ typedef struct Column {
 } Column;
 
 static const Column columns[] = {
-    {"memory", "GB", "memory_bytes", offsetof(Gpu, memory), 1e9, 0},
+    {"memory", "GiB", "memory_bytes", offsetof(Gpu, memory), 1024.0 * 1024 * 1024, 0},
     {"bandwidth", "GB/s", "bandwidth_bytes_per_s", offsetof(Gpu, bandwidth), 1e9, 0},
     {"CUDA cores", "", "cuda_cores", offsetof(Gpu, cuda_cores), 1, 0},
     {"tensor", "cores", "tensor_cores", offsetof(Gpu, tensor_cores), 1, 0},
@@ -70,7 +70,8 @@ static void print_table(Session *s, const Program *program) {
         printf("%-*s", width, short_name(gpu));
         for (int c = 0; c < N_COLUMNS; c++) {
             double value = field(gpu, &columns[c]);
-            printf("  %10s", isnan(value) ? "-" : arena_printf(s->arena, "%.*f", columns[c].decimals, value / columns[c].scale));
+            printf("  %10s",
+                   isnan(value) ? "-" : arena_printf(s->arena, "%.*f", columns[c].decimals, value / columns[c].scale));
         }
         puts("");
     }
@@ -79,9 +80,10 @@ static void print_table(Session *s, const Program *program) {
 
 int command_gpus(Session *s, const Options *options) {
     const char *why = "there is no standard library";
-    int32_t file = s->library_path ? session_read_file(s, arena_printf(s->arena, "%s/gpus.plan", s->library_path), true, &why) : 0;
+    int32_t file =
+        s->library_path ? session_read_file(s, arena_printf(s->arena, "%s/gpus.plan", s->library_path), true, &why) : 0;
     if (!file) {
-        Diag *d = diag_error(s, "P0802", (Span){0, 0, 0}, "the standard library's `gpus.plan` cannot be read: %s", why);
+        Diag *d = diag_error(s, "P0822", (Span){0, 0, 0}, "the standard library's `gpus.plan` cannot be read: %s", why);
         diag_help(d, "it is installed in share/plan/stdlib beside bin/plc");
         return EXIT_ENVIRONMENT;
     }

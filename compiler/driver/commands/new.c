@@ -30,9 +30,10 @@ static const char program_text[] =
     "}\n"
     "\n"
     "train {\n"
+    "    # your own text: text(\"corpus/*.txt\"); the batch counts sequences in one step, over all ranks\n"
     "    model     Small\n"
-    "    data      text(\"@.plan\")  # your own text: text(\"corpus/*.txt\")\n"
-    "    batch     16                # sequences in one step, over all ranks\n"
+    "    data      text(\"@.plan\")\n"
+    "    batch     16\n"
     "    steps     200\n"
     "    optimizer adamw(lr = cosine(0.003, warmup = 20, end = 0.0003), weight_decay = 0.1)\n"
     "    clip      1.0\n"
@@ -43,7 +44,7 @@ static const char program_text[] =
     "plan single { microbatch 8 }\n"
     "\n"
     "plan replicas {\n"
-    "    mesh  data = 2\n"
+    "    mesh data = 2\n"
     "    batch on data\n"
     "}\n";
 
@@ -52,8 +53,8 @@ int command_new(Session *s, const Options *options) {
     size_t length = strlen(name);
     if (length > 5 && !strcmp(name + length - 5, ".plan")) length -= 5;
     for (size_t i = 0; i < length; i++) {
-        bool ok = (name[i] >= 'a' && name[i] <= 'z') || (name[i] >= 'A' && name[i] <= 'Z') || (name[i] >= '0' && name[i] <= '9') ||
-                  name[i] == '_' || (name[i] == '-' && i);
+        bool ok = (name[i] >= 'a' && name[i] <= 'z') || (name[i] >= 'A' && name[i] <= 'Z') ||
+                  (name[i] >= '0' && name[i] <= '9') || name[i] == '_' || (name[i] == '-' && i);
         if (ok) continue;
         fprintf(stderr, "plc: `%s` cannot name a program: use letters, digits, `_` and `-`\n", name);
         return EXIT_USAGE;
@@ -70,7 +71,7 @@ int command_new(Session *s, const Options *options) {
     bool ok = out && fputs(text.at, out) >= 0;
     if (out && fclose(out)) ok = false;
     if (!ok) {
-        Diag *d = diag_error(s, "P0801", (Span){0, 0, 0}, "`%s` cannot be written: %s", path, strerror(errno));
+        Diag *d = diag_error(s, "P0821", (Span){0, 0, 0}, "`%s` cannot be written: %s", path, strerror(errno));
         if (errno == EEXIST) diag_help(d, "choose another name; nothing was changed");
         return EXIT_ENVIRONMENT;
     }

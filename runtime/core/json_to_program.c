@@ -1,0 +1,530 @@
+/* plan_program (JSON) to PrtProgram. Every field is checked for presence, type and range, and the numbers that the
+ * runtime relies on for their agreement, so that a description from another version is refused, not misread. */
+#include "core/program.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/json.h"
+
+#define ROOM (INT64_C(1) << 52) /* numbers above this are not exact in JSON */
+
+/* Where we are, for messages, and the first complaint. */
+typedef struct Reader {
+    char *why;
+    size_t size;
+    bool failed;
+    char at[160]; /* "tensors[3]." */
+    PrtProgram *program;
+} Reader;
+
+__attribute__((format(printf, 2, 3))) static void complain(Reader *r, const char *format, ...) {
+    if (r->failed) return;
+    r->failed = true;
+    va_list list;
+    va_start(list, format);
+    vsnprintf(r->why, r->size, format, list);
+    va_end(list);
+}
+
+__attribute__((format(printf, 2, 3))) static void stand(Reader *r, const char *format, ...) {
+    va_list list;
+    va_start(list, format);
+    vsnprintf(r->at, sizeof r->at, format, list);
+    va_end(list);
+}
+
+static void *take(Reader *r, int64_t count, size_t size) {
+    void *p = calloc(count > 0 ? (size_t)count : 1, size);
+    if (!p) complain(r, "out of memory");
+    return p;
+}
+
+static const char *keep(Reader *r, const char *text) {
+    char *copy = strdup(text);
+    if (!copy) complain(r, "out of memory");
+    return copy;
+}
+
+static const PrtJson *field(const PrtJson *object, const char *name) {
+    const PrtJson *item = prt_json_get(object, name);
+    return prt_json_is(item, PRT_JSON_NULL) ? NULL : item;
+}
+
+static int64_t whole(Reader *r, const PrtJson *item, const char *name, int64_t low, int64_t high) {
+    if (!prt_json_is(item, PRT_JSON_NUMBER) || item->number != floor(item->number)) {
+        complain(r, "`%s%s` is not a whole number", r->at, name);
+        return low;
+    }
+    double value = item->number;
+    if (!(value >= (double)low && value <= (double)high)) {
+        complain(r, "`%s%s` is %.17g, not between %lld and %lld", r->at, name, value, (long long)low, (long long)high);
+        return low;
+    }
+    return (int64_t)value;
+}
+
+static int64_t number(Reader *r, const PrtJson *object, const char *name, int64_t low, int64_t high) {
+    const PrtJson *item = field(object, name);
+    if (!item) {
+        complain(r, "`%s%s` is missing", r->at, name);
+        return low;
+    }
+    return whole(r, item, name, low, high);
+}
+
+static int64_t number_or(Reader *r, const PrtJson *object, const char *name, int64_t low, int64_t high,
+                         int64_t otherwise) {
+    const PrtJson *item = field(object, name);
+    return item ? whole(r, item, name, low, high) : otherwise;
+}
+
+static double real_or(Reader *r, const PrtJson *object, const char *name, double otherwise) {
+    const PrtJson *item = field(object, name);
+    if (!item) return otherwise;
+    if (!prt_json_is(item, PRT_JSON_NUMBER) || !isfinite(item->number)) {
+        complain(r, "`%s%s` is not a number", r->at, name);
+        return otherwise;
+    }
+    return item->number;
+}
+
+static const char *text_or(Reader *r, const PrtJson *object, const char *name, const char *otherwise) {
+    const PrtJson *item = field(object, name);
+    if (!item) return otherwise ? keep(r, otherwise) : NULL;
+    if (!prt_json_is(item, PRT_JSON_TEXT)) {
+        complain(r, "`%s%s` is not a text", r->at, name);
+        return NULL;
+    }
+    return keep(r, item->text);
+}
+
+static const char *text(Reader *r, const PrtJson *object, const char *name) {
+    const char *value = text_or(r, object, name, NULL);
+    if (!value) complain(r, "`%s%s` is missing", r->at, name);
+    return value ? value : keep(r, "");
+}
+
+static const PrtJson *list(Reader *r, const PrtJson *object, const char *name, bool needed) {
+    const PrtJson *item = field(object, name);
+    if (!item && !needed) return NULL;
+    if (!prt_json_is(item, PRT_JSON_LIST)) complain(r, "`%s%s` is not a list", r->at, name);
+    return prt_json_is(item, PRT_JSON_LIST) ? item : NULL;
+}
+
+static bool is_text(const PrtJson *object, const char *name, const char *value) {
+    const char *held = prt_json_text(field(object, name));
+    return held && !strcmp(held, value);
+}
+
+static PrtDType read_dtype(Reader *r, const PrtJson *object) {
+    const PrtJson *item = field(object, "dtype");
+    for (int i = 0; prt_json_is(item, PRT_JSON_TEXT) && i < PRT_DTYPES; i++) {
+        if (!strcmp(item->text, prt_dtype_name[i])) return (PrtDType)i;
+    }
+    complain(r, "`%sdtype` is not one that this runtime knows", r->at);
+    return PRT_F32;
+}
+
+static int read_shape(Reader *r, const PrtJson *object, int64_t *shape) {
+    const PrtJson *items = list(r, object, "shape", true), *item;
+    int n = 0;
+    double elements = 1;
+    PRT_JSON_EACH(item, items) {
+        if (n == PRT_MAX_DIMS) {
+            complain(r, "`%sshape` has more than %d dimensions", r->at, PRT_MAX_DIMS);
+            break;
+        }
+        shape[n] = whole(r, item, "shape", 0, ROOM);
+        elements *= (double)shape[n++];
+    }
+    if (elements > (double)ROOM) complain(r, "`%sshape` is too large", r->at);
+    return n;
+}
+
+static void read_mesh(Reader *r, const PrtJson *root) {
+    PrtProgram *p = r->program;
+    const PrtJson *mesh = list(r, root, "mesh", true), *axes = list(r, root, "data_axes", false), *item;
+    int64_t ranks = 1;
+    PRT_JSON_EACH(item, mesh) {
+        stand(r, "mesh[%d].", p->n_axes);
+        if (p->n_axes == PRT_MAX_AXES) {
+            complain(r, "the mesh has more than %d axes", PRT_MAX_AXES);
+            break;
+        }
+        PrtAxis *axis = &p->mesh[p->n_axes++];
+        axis->name = text(r, item, "name");
+        axis->size = (int)number(r, item, "size", 1, PRT_MAX_RANKS);
+        ranks *= axis->size;
+        if (ranks > PRT_MAX_RANKS) {
+            complain(r, "the mesh has %lld ranks; on one machine at most %d", (long long)ranks, PRT_MAX_RANKS);
+            break;
+        }
+    }
+    p->n_ranks = (int)ranks;
+    stand(r, "%s", "");
+    p->data_ranks = 1;
+    PRT_JSON_EACH(item, axes) {
+        if (p->n_data_axes == p->n_axes || r->failed) {
+            complain(r, "`data_axes` names more axes than the mesh has");
+            break;
+        }
+        int axis = (int)whole(r, item, "data_axes", 0, p->n_axes - 1);
+        for (int i = 0; i < p->n_data_axes; i++) {
+            if (p->data_axes[i] == axis) complain(r, "`data_axes` names axis %d twice", axis);
+        }
+        p->data_axes[p->n_data_axes++] = axis;
+        p->data_ranks *= p->mesh[axis].size;
+    }
+}
+
+static void read_dataset(Reader *r, const PrtJson *object, PrtDataset *set) {
+    set->span = text_or(r, object, "span", "");
+    if (is_text(object, "kind", "arrays")) {
+        set->kind = PRT_DATA_ARRAYS;
+        const PrtJson *columns = field(object, "columns"), *item;
+        if (!prt_json_is(columns, PRT_JSON_OBJECT)) complain(r, "`%scolumns` is missing", r->at);
+        int n = prt_json_size(columns);
+        set->paths = take(r, n, sizeof *set->paths);
+        set->columns = take(r, n, sizeof *set->columns);
+        if (r->failed) return;
+        PRT_JSON_EACH(item, columns) {
+            if (!prt_json_is(item, PRT_JSON_TEXT)) complain(r, "`%scolumns` holds something that is no path", r->at);
+            set->columns[set->n_paths] = keep(r, item->name);
+            set->paths[set->n_paths++] = keep(r, prt_json_is(item, PRT_JSON_TEXT) ? item->text : "");
+        }
+    } else {
+        if (is_text(object, "kind", "tokens"))
+            set->kind = PRT_DATA_TOKENS;
+        else if (is_text(object, "kind", "text"))
+            set->kind = PRT_DATA_TEXT;
+        else
+            complain(r, "`%skind` is none of `text`, `tokens` and `arrays`", r->at);
+        const PrtJson *paths = list(r, object, "paths", true), *item;
+        set->paths = take(r, prt_json_size(paths), sizeof *set->paths);
+        if (r->failed) return;
+        PRT_JSON_EACH(item, paths) {
+            if (!prt_json_is(item, PRT_JSON_TEXT)) complain(r, "`%spaths` holds something that is no path", r->at);
+            set->paths[set->n_paths++] = keep(r, prt_json_is(item, PRT_JSON_TEXT) ? item->text : "");
+        }
+    }
+    if (!set->n_paths) complain(r, "`%s` names no file", r->at);
+}
+
+static PrtDataset *read_datasets(Reader *r, const PrtJson *root, const char *name, int *n) {
+    const PrtJson *items = list(r, root, name, false), *item;
+    PrtDataset *sets = take(r, prt_json_size(items), sizeof *sets);
+    *n = 0;
+    PRT_JSON_EACH(item, items) {
+        if (r->failed) break;
+        stand(r, "%s[%d].", name, *n);
+        read_dataset(r, item, &sets[(*n)++]);
+    }
+    stand(r, "%s", "");
+    return sets;
+}
+
+static void read_input(Reader *r, const PrtJson *item, PrtInput *input) {
+    static const char *const kinds[] = {"tokens", "next", "mask", "column"};
+    PrtProgram *p = r->program;
+    input->name = text(r, item, "name");
+    int kind = 0;
+    while (kind < 4 && !is_text(item, "role", kinds[kind])) kind++;
+    if (kind == 4) complain(r, "`%srole` is none of `tokens`, `next`, `mask` and `column`", r->at);
+    input->kind = (PrtInputKind)(kind & 3);
+    input->dtype = read_dtype(r, item);
+    if (input->dtype != PRT_F32 && input->dtype != PRT_I32) complain(r, "`%sdtype` is neither f32 nor i32", r->at);
+    if (input->dtype != PRT_I32 && input->kind <= PRT_INPUT_NEXT) complain(r, "`%sdtype` of tokens is not i32", r->at);
+    input->n_dims = read_shape(r, item, input->shape);
+    input->row = 1;
+    for (int i = 1; i < input->n_dims; i++) input->row *= input->shape[i];
+    int64_t sequences = p->micro_batch / p->data_ranks;
+    if (input->n_dims < 1 || input->shape[0] != sequences) {
+        complain(r, "`%sshape` does not begin with %lld, the sequences of a rank", r->at, (long long)sequences);
+    }
+    if (input->kind != PRT_INPUT_COLUMN && (input->n_dims != 2 || input->shape[1] != p->seq)) {
+        complain(r, "`%sshape` is not [%lld, %lld]", r->at, (long long)sequences, (long long)p->seq);
+    }
+    int64_t bytes = sequences * input->row * prt_dtype_bytes(input->dtype);
+    input->offset = number(r, item, "offset", 0, ROOM);
+    input->slots = number_or(r, item, "slots", 1, 1 << 20, 1);
+    input->slot_bytes = number_or(r, item, "slot_bytes", 0, ROOM, bytes);
+    if (input->slots > 1 && input->slot_bytes < bytes)
+        complain(r, "`%sslot_bytes` is less than %lld", r->at, (long long)bytes);
+    input->decode_offset = number_or(r, item, "decode_offset", 0, ROOM, input->offset);
+    input->limit = number_or(r, item, "limit", 0, INT32_MAX, 0);
+    if (input->kind == PRT_INPUT_COLUMN) input->column = text_or(r, item, "column", input->name);
+    for (int i = 0; i < p->n_roles; i++) {
+        int64_t end = input->offset + (input->slots - 1) * input->slot_bytes + bytes;
+        if (end > p->roles[i].arena_bytes) complain(r, "`%soffset` lies outside of the arena", r->at);
+    }
+}
+
+static void read_inputs(Reader *r, const PrtJson *root) {
+    PrtProgram *p = r->program;
+    const PrtJson *items = list(r, root, "inputs", true), *item;
+    p->inputs = take(r, prt_json_size(items), sizeof *p->inputs);
+    PRT_JSON_EACH(item, items) {
+        if (r->failed) return;
+        stand(r, "inputs[%d].", p->n_inputs);
+        read_input(r, item, &p->inputs[p->n_inputs++]);
+    }
+    stand(r, "%s", "");
+}
+
+static PrtScalar *read_scalars(Reader *r, const PrtJson *root, const char *name, int *n) {
+    const PrtJson *items = list(r, root, name, false), *item;
+    PrtScalar *scalars = take(r, prt_json_size(items), sizeof *scalars);
+    *n = 0;
+    PRT_JSON_EACH(item, items) {
+        if (r->failed) break;
+        stand(r, "%s[%d].", name, *n);
+        PrtScalar *scalar = &scalars[(*n)++];
+        scalar->name = text(r, item, "name");
+        scalar->dtype = read_dtype(r, item);
+        if (scalar->dtype != PRT_F32 && scalar->dtype != PRT_I32 && scalar->dtype != PRT_U32 &&
+            scalar->dtype != PRT_F64) {
+            complain(r, "`%sdtype` is none of f32, f64, i32, u32", r->at);
+        }
+        scalar->offset = number(r, item, "offset", 0, ROOM);
+        scalar->elements = 1;
+        if (field(item, "shape")) {
+            int64_t shape[PRT_MAX_DIMS];
+            int n_dims = read_shape(r, item, shape);
+            for (int i = 0; i < n_dims; i++) scalar->elements *= shape[i];
+        }
+        for (int i = 0; i < r->program->n_roles; i++) {
+            int64_t end = scalar->offset + scalar->elements * prt_dtype_bytes(scalar->dtype);
+            if (end > r->program->roles[i].arena_bytes) complain(r, "`%soffset` lies outside of the arena", r->at);
+        }
+    }
+    stand(r, "%s", "");
+    return scalars;
+}
+
+static void read_tensor(Reader *r, const PrtJson *item, const PrtRole *role, PrtTensor *tensor) {
+    PrtProgram *p = r->program;
+    tensor->name = text(r, item, "name");
+    tensor->kind = text(r, item, "class");
+    tensor->dtype = read_dtype(r, item);
+    tensor->n_dims = read_shape(r, item, tensor->shape);
+    for (int a = 0; a < PRT_MAX_AXES; a++) tensor->axes[a] = -1;
+    int64_t part[PRT_MAX_DIMS];
+    memcpy(part, tensor->shape, sizeof part);
+    const PrtJson *axes = list(r, item, "axes", false), *axis;
+    int n = 0;
+    PRT_JSON_EACH(axis, axes) {
+        if (n == p->n_axes) {
+            complain(r, "`%saxes` has more entries than the mesh", r->at);
+            break;
+        }
+        if (!prt_json_is(axis, PRT_JSON_NULL)) {
+            int dim = (int)whole(r, axis, "axes", 0, tensor->n_dims - 1);
+            if (r->failed) return;
+            tensor->axes[n] = dim;
+            if (part[dim] % p->mesh[n].size) complain(r, "`%s` (%s) is not cut in equal blocks", r->at, tensor->name);
+            part[dim] /= p->mesh[n].size;
+        }
+        n++;
+    }
+    tensor->offset = number(r, item, "offset", 0, ROOM);
+    tensor->bytes = number(r, item, "bytes", 0, ROOM);
+    int64_t need = prt_dtype_bytes(tensor->dtype);
+    for (int i = 0; i < tensor->n_dims; i++) need *= part[i];
+    if (tensor->bytes < need)
+        complain(r, "`%sbytes` of `%s` is less than its block, %lld", r->at, tensor->name, (long long)need);
+    if (tensor->offset + need > role->arena_bytes)
+        complain(r, "`%s` (%s) lies outside of the arena", r->at, tensor->name);
+    tensor->bytes = need;
+    const PrtJson *save = field(item, "save");
+    tensor->saved = save ? prt_json_is(save, PRT_JSON_BOOL) && save->truth
+                         : !strcmp(tensor->kind, "weight") || !strcmp(tensor->kind, "moment");
+}
+
+/* -2: no such entry. */
+static int find_entry(Reader *r, const PrtJson *entries, const char *kind) {
+    const PrtJson *item = prt_json_get(entries, kind);
+    if (!item) {
+        char lower[32];
+        snprintf(lower, sizeof lower, "%s", kind);
+        for (char *c = lower; *c; c++) *c = (char)(*c >= 'A' && *c <= 'Z' ? *c + 32 : *c);
+        item = prt_json_get(entries, lower);
+    }
+    if (!item && !strcmp(kind, "OPT")) item = prt_json_get(entries, "update");
+    if (!item) return -2;
+    return prt_json_is(item, PRT_JSON_NULL) ? -1 : (int)whole(r, item, kind, 0, 1 << 20);
+}
+
+static int optional_entry(Reader *r, const PrtJson *entries, const char *kind) {
+    int entry = find_entry(r, entries, kind);
+    return entry < 0 ? -1 : entry;
+}
+
+static void read_actions(Reader *r, const PrtJson *object, PrtRole *role) {
+    const PrtJson *entries = field(object, "entries"), *item;
+    if (!prt_json_is(entries, PRT_JSON_OBJECT)) {
+        complain(r, "`%sentries` is missing", r->at);
+        return;
+    }
+    role->init = optional_entry(r, entries, "init");
+    role->begin = optional_entry(r, entries, "begin");
+    role->eval = optional_entry(r, entries, "eval");
+    role->decode = optional_entry(r, entries, "decode");
+    const PrtJson *actions = list(r, object, "actions", true);
+    role->actions = take(r, prt_json_size(actions), sizeof *role->actions);
+    PRT_JSON_EACH(item, actions) {
+        if (r->failed) return;
+        PrtActionRow *action = &role->actions[role->n_actions];
+        action->kind = text(r, item, "kind");
+        action->chunk = (int)number_or(r, item, "chunk", -1, 1 << 20, 0);
+        action->micro = (int)number_or(r, item, "micro", -1, r->program->micros - 1, -1);
+        action->entry = find_entry(r, entries, action->kind);
+        if (action->entry == -2) complain(r, "action %d, `%s`, has no entry", role->n_actions, action->kind);
+        if (!strcmp(action->kind, "BEGIN")) role->begin = -1;
+        role->n_actions++;
+    }
+    if (!role->n_actions) complain(r, "`%sactions` is empty", r->at);
+}
+
+static void read_role(Reader *r, const PrtJson *object, int index, PrtRole *role) {
+    const PrtJson *item, *tensors = list(r, object, "tensors", true), *memory = field(object, "memory");
+    role->arena_bytes = number(r, object, "arena_bytes", 0, ROOM);
+    role->scratch_bytes = number_or(r, object, "scratch_bytes", 0, ROOM, 0);
+    PRT_JSON_EACH(item, memory) {
+        if (role->n_memory == 16) break;
+        role->memory[role->n_memory].kind = keep(r, item->name);
+        role->memory[role->n_memory++].bytes = whole(r, item, "memory", 0, ROOM);
+    }
+    role->tensors = take(r, prt_json_size(tensors), sizeof *role->tensors);
+    PRT_JSON_EACH(item, tensors) {
+        if (r->failed) return;
+        stand(r, "roles[%d].tensors[%d].", index, role->n_tensors);
+        read_tensor(r, item, role, &role->tensors[role->n_tensors++]);
+    }
+    stand(r, "roles[%d].", index);
+    if (!r->failed) read_actions(r, object, role);
+}
+
+static void read_roles(Reader *r, const PrtJson *root) {
+    PrtProgram *p = r->program;
+    const PrtJson *roles = list(r, root, "roles", true), *item;
+    p->roles = take(r, prt_json_size(roles), sizeof *p->roles);
+    if (prt_json_size(roles) != 1) complain(r, "the program has %d roles; this runtime runs one", prt_json_size(roles));
+    PRT_JSON_EACH(item, roles) {
+        if (r->failed) return;
+        read_role(r, item, p->n_roles, &p->roles[p->n_roles]);
+        p->n_roles++;
+    }
+    stand(r, "%s", "");
+}
+
+static void read_optimizer(Reader *r, const PrtJson *root) {
+    PrtProgram *p = r->program;
+    const PrtJson *optimizer = field(root, "optimizer");
+    if (!prt_json_is(optimizer, PRT_JSON_OBJECT)) {
+        complain(r, "`optimizer` is missing");
+        return;
+    }
+    stand(r, "optimizer.");
+    p->optimizer = text(r, optimizer, "kind");
+    const PrtJson *rate = field(optimizer, "lr");
+    p->rate = (PrtRate){.steps = p->steps};
+    if (prt_json_is(rate, PRT_JSON_NUMBER)) {
+        p->rate.peak = p->rate.end = rate->number;
+        stand(r, "%s", "");
+        return;
+    }
+    stand(r, "optimizer.lr.");
+    if (is_text(rate, "kind", "linear"))
+        p->rate.kind = PRT_RATE_LINEAR;
+    else if (is_text(rate, "kind", "cosine"))
+        p->rate.kind = PRT_RATE_COSINE;
+    else if (!is_text(rate, "kind", "constant"))
+        complain(r, "`optimizer.lr.kind` is none of `constant`, `linear` and `cosine`");
+    p->rate.peak = real_or(r, rate, "peak", -1);
+    if (p->rate.peak < 0) complain(r, "`optimizer.lr.peak` is missing or negative");
+    p->rate.end = real_or(r, rate, "end", p->rate.kind == PRT_RATE_CONSTANT ? p->rate.peak : 0);
+    p->rate.warmup = number_or(r, rate, "warmup", 0, ROOM, 0);
+    p->rate.steps = number_or(r, rate, "steps", 0, ROOM, p->steps);
+    stand(r, "%s", "");
+}
+
+static void read_pauses(Reader *r, const PrtJson *root) {
+    PrtProgram *p = r->program;
+    const PrtJson *eval = field(root, "eval"), *save = field(root, "save");
+    if (eval) {
+        p->eval_every = number_or(r, eval, "every", 0, ROOM, 0);
+        p->eval_batches = number_or(r, eval, "batches", 0, ROOM, 1);
+    }
+    if (save) {
+        p->save_every = number_or(r, save, "every", 0, ROOM, 0);
+        p->save_keep = number_or(r, save, "keep", 0, ROOM, 0);
+        p->save_path = text_or(r, save, "path", NULL);
+        if (p->save_path && !*p->save_path) p->save_path = NULL;
+    }
+    p->from = text_or(r, root, "from", NULL);
+}
+
+static void read_all(Reader *r, const PrtJson *root) {
+    PrtProgram *p = r->program;
+    int64_t abi = number(r, root, "abi", 0, 1 << 20);
+    if (abi != PRT_ABI_VERSION && !r->failed) {
+        complain(r, "it has version %lld, this runtime reads version %d", (long long)abi, PRT_ABI_VERSION);
+    }
+    p->compiler = text(r, root, "compiler");
+    p->source = text(r, root, "source");
+    p->plan = text(r, root, "plan");
+    p->model = text(r, root, "model");
+    p->hash = text(r, root, "hash");
+    read_mesh(r, root);
+    p->threads = (int)number_or(r, root, "threads", 0, 4096, 0);
+    p->seed = number(r, root, "seed", INT32_MIN, UINT32_MAX);
+    p->steps = number(r, root, "steps", 0, ROOM);
+    p->batch = number(r, root, "batch", 1, ROOM);
+    p->micro_batch = number(r, root, "micro_batch", 1, ROOM);
+    p->micros = number(r, root, "micros", 1, INT32_MAX);
+    if (r->failed) return;
+    if (p->micro_batch % p->data_ranks)
+        complain(r, "`micro_batch` is not a multiple of the %d ranks of the data", p->data_ranks);
+    if (p->micro_batch * p->micros != p->batch) complain(r, "`batch` is not `micro_batch` times `micros`");
+    p->flops_per_token = real_or(r, root, "flops_per_token", 0);
+    p->parameters = number_or(r, root, "parameters", 0, ROOM, 0);
+    p->vocab = number_or(r, root, "vocab", 0, INT32_MAX, 0);
+    p->seq = number_or(r, root, "seq", 0, INT32_MAX, 0);
+    p->decode_length = number_or(r, root, "decode_length", 1, INT32_MAX, p->seq);
+    p->tokens_per_step = number_or(r, root, "tokens_per_step", 0, ROOM, p->batch * (p->seq ? p->seq : 1));
+    p->split = real_or(r, root, "split", 0);
+    if (!(p->split >= 0 && p->split < 1)) complain(r, "`split` is %g, not in [0, 1)", p->split);
+    read_roles(r, root);
+    if (!r->failed) read_inputs(r, root);
+    if (!r->failed) p->scalars = read_scalars(r, root, "scalars", &p->n_scalars);
+    if (!r->failed) p->results = read_scalars(r, root, "results", &p->n_results);
+    if (!r->failed) p->data = read_datasets(r, root, "data", &p->n_data);
+    if (!r->failed) p->validation = read_datasets(r, root, "validation", &p->n_validation);
+    if (!r->failed && !prt_program_result(p, "loss")) complain(r, "`results` has no `loss`");
+    if (p->n_data > 1 || p->n_validation > 1) complain(r, "it has several data sets; this runtime reads one");
+    if (!r->failed) read_optimizer(r, root);
+    if (!r->failed) read_pauses(r, root);
+}
+
+PrtProgram *prt_program_parse(const char *json, PrtAction *const *entries, char *why, size_t size) {
+    PrtProgram *program = calloc(1, sizeof *program);
+    PrtJson *root = prt_json_parse(json);
+    Reader reader = {.why = why, .size = size, .program = program};
+    if (!program)
+        complain(&reader, "out of memory");
+    else if (!prt_json_is(root, PRT_JSON_OBJECT))
+        complain(&reader, "it is not a JSON object");
+    else {
+        program->text = json;
+        program->entries = entries;
+        read_all(&reader, root);
+    }
+    prt_json_free(root);
+    if (!reader.failed) return program;
+    if (program) prt_program_free(program);
+    return NULL;
+}

@@ -1,0 +1,17 @@
+# Tests of structure, documents, editor grammars and mistakes. Included from tests/CMakeLists.txt.
+find_package(Python3 REQUIRED COMPONENTS Interpreter)
+
+function(plan_fuzzer name)
+  add_executable(fuzz_${name} fuzz/${name}.c)
+  target_include_directories(fuzz_${name} PRIVATE ${PROJECT_SOURCE_DIR}/compiler ${CMAKE_CURRENT_SOURCE_DIR}/fuzz ${CJSON_INCLUDE})
+  target_link_libraries(fuzz_${name} PRIVATE plan_flags ${PLAN_COMPILER_LIBS} ${CJSON_LIBRARY} m)
+endfunction()
+
+# ---- one wrong token ----
+plan_fuzzer(mutate)
+file(GLOB examples RELATIVE ${PROJECT_SOURCE_DIR} CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/examples/*.plan)
+add_test(NAME mutate_examples COMMAND fuzz_mutate ${PROJECT_SOURCE_DIR} ${PROJECT_BINARY_DIR}/mutate-examples ${examples})
+set_tests_properties(mutate_examples PROPERTIES LABELS fast TIMEOUT 600)
+file(GLOB library RELATIVE ${PROJECT_SOURCE_DIR} CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/stdlib/*.plan ${PROJECT_SOURCE_DIR}/stdlib/models/*.plan)
+add_test(NAME mutate_library COMMAND fuzz_mutate ${PROJECT_SOURCE_DIR} ${PROJECT_BINARY_DIR}/mutate-library ${library})
+set_tests_properties(mutate_library PROPERTIES LABELS full TIMEOUT 900)
