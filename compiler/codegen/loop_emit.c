@@ -152,6 +152,10 @@ static V step(LoopEmit *e, const LoopInstr *instr, V pointer, V elements) {
     return LLVMBuildGEP2(e->g->builder, element, pointer, &elements, 1, "");
 }
 
+static V times(Codegen *g, V index, int64_t stride) {
+    return stride == 1 ? index : cg_mul(g, index, cg_i64(g, stride));
+}
+
 /* pointer + sum of index * stride over axes [from, to) but the lane axis */
 static V step_axes(LoopEmit *e, const LoopInstr *instr, V pointer, int from, int to, int64_t offset) {
     Codegen *g = e->g;
@@ -159,7 +163,7 @@ static V step_axes(LoopEmit *e, const LoopInstr *instr, V pointer, int from, int
     for (int a = from; a < to; a++) {
         int64_t stride = instr->access.stride[a];
         if (a == e->lane_axis || stride == 0) continue;
-        V term = cg_mul(g, e->index[a], cg_i64(g, stride));
+        V term = times(g, e->index[a], stride);
         sum = sum == NULL ? term : cg_add(g, sum, term);
     }
     return sum == NULL ? pointer : step(e, instr, pointer, sum);
@@ -254,15 +258,14 @@ static V group_pointer(LoopEmit *e, int i, int64_t lane_stride) {
     V pointer = inner ? e->inner_pointer[i] : e->row_pointer[i], sum = NULL;
     int last = e->loop->n_axes - 1;
     if (inner && last >= e->loop->n_outer && last != e->lane_axis && instr->access.stride[last] != 0)
-        sum = cg_mul(g, e->index[last], cg_i64(g, instr->access.stride[last]));
+        sum = times(g, e->index[last], instr->access.stride[last]);
     if (lane_stride != 0) {
-        V lane = e->index[e->lane_axis];
-        if (lane_stride != 1) lane = cg_mul(g, lane, cg_i64(g, lane_stride));
+        V lane = times(g, e->index[e->lane_axis], lane_stride);
         sum = sum == NULL ? lane : cg_add(g, sum, lane);
     }
     if (instr->op == LOOP_GATHER && !is_vector(e->value[instr->in[0]])) {
         V index = LLVMBuildSExt(g->builder, e->value[instr->in[0]], g->i64, "");
-        index = cg_mul(g, index, cg_i64(g, instr->access.index_stride));
+        index = times(g, index, instr->access.index_stride);
         sum = sum == NULL ? index : cg_add(g, sum, index);
     }
     return sum == NULL ? pointer : step(e, instr, pointer, sum);
@@ -283,7 +286,7 @@ static V load_lanes(LoopEmit *e, const LoopInstr *instr, V pointer, int64_t lane
         V offset = cg_i64(g, lane * lane_stride);
         if (gathers) {
             V at = LLVMBuildSExt(g->builder, lane_of(e, index, lane), g->i64, "");
-            offset = cg_add(g, offset, cg_mul(g, at, cg_i64(g, instr->access.index_stride)));
+            offset = cg_add(g, offset, times(g, at, instr->access.index_stride));
         }
         V one = cg_load(g, element, step(e, instr, pointer, offset), align);
         all = LLVMBuildInsertElement(g->builder, all, one, cg_i32(g, lane), "");

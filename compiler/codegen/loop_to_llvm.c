@@ -173,7 +173,7 @@ static void lane_group(Host *h, const LoopPass *pass, V first, int64_t n) {
     int width = e->width;
     for (int part = 0; n > 0; part++, n -= width) {
         e->part = part;
-        e->index[e->lane_axis] = cg_add(h->g, first, cg_i64(h->g, part * width));
+        e->index[e->lane_axis] = part == 0 ? first : cg_add(h->g, first, cg_i64(h->g, part * width));
         e->active = n < width ? (int)n : width;
         e->mask = e->active < width ? cg_mask_const(h->g, width, e->active) : NULL;
         loop_emit_group(e, pass);

@@ -1,4 +1,4 @@
-/* Links a program through the system's C compiler driver: the object, the runtime, cJSON, libm and threads. */
+/* Links a program through the system's C compiler driver: the object, the runtime, libm and threads. */
 #include "codegen/codegen.h"
 
 #include <errno.h>
@@ -10,7 +10,7 @@ extern char **environ;
 
 bool objects_to_binary(Session *s, const char *object, const char *runtime_library, const char *out) {
     const char *cc = getenv("CC") ? getenv("CC") : "cc";
-    char *const arguments[] = {(char *)cc, "-o", (char *)out, (char *)object, (char *)runtime_library, "-lcjson", "-lm", "-lpthread",
+    char *const arguments[] = {(char *)cc, "-o", (char *)out, (char *)object, (char *)runtime_library, "-lm", "-lpthread",
                                "-Wl,--gc-sections", "-Wl,-z,noexecstack", NULL};
     pid_t child;
     int error = posix_spawnp(&child, cc, NULL, NULL, arguments, environ);
@@ -23,6 +23,6 @@ bool objects_to_binary(Session *s, const char *object, const char *runtime_libra
     while (waitpid(child, &status, 0) < 0 && errno == EINTR) {}
     if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return true;
     Diag *d = diag_error(s, "P0802", (Span){0}, "linking `%s` failed", out);
-    diag_help(d, "the linker's own message stands above; is there room on the disk, and is cJSON installed?");
+    diag_help(d, "the linker's own message stands above; is there room on the disk?");
     return false;
 }

@@ -87,10 +87,19 @@ static cJSON *tensor_json(const Describe *d, const Buffer *buffer) {
     cJSON_AddStringToObject(object, "class", tensor_class_name[tensor->class]);
     cJSON_AddStringToObject(object, "dtype", dtype_name[tensor->dtype]);
     cJSON *shape = cJSON_AddArrayToObject(object, "shape"), *axes = cJSON_AddArrayToObject(object, "axes");
-    for (int i = 0; i < tensor->shape.n; i++) cJSON_AddItemToArray(shape, cJSON_CreateNumber((double)tensor->shape.dims[i]->size));
+    const Shape *logical = tensor->logical.n ? &tensor->logical : &tensor->shape;
+    const AxisType *type = tensor->logical.n ? tensor->logical_type : tensor->type;
+    for (int i = 0; i < logical->n; i++) cJSON_AddItemToArray(shape, cJSON_CreateNumber((double)logical->dims[i]->size));
     for (int a = 0; a < mesh->n; a++) {
-        int at = tensor->type[a].kind == AXIS_SHARDED ? shape_find(&tensor->shape, tensor->type[a].dim) : -1;
+        int at = type[a].kind == AXIS_SHARDED && type[a].dim ? shape_find(logical, type[a].dim) : -1;
         cJSON_AddItemToArray(axes, at < 0 ? cJSON_CreateNull() : cJSON_CreateNumber(at));
+    }
+    if (tensor->logical.n) { /* rule 3: a part of the elements of each layer */
+        const Dim *range = tensor->shape.dims[tensor->shape.n - 1];
+        cJSON *flat = cJSON_AddObjectToObject(object, "flat");
+        add_number(flat, "axis", range->stored_axis);
+        add_number(flat, "blocks", tensor->shape.n > 1 ? (double)tensor->shape.dims[0]->size : 1);
+        add_number(flat, "part", (double)local_extent(mesh, tensor->type, range));
     }
     add_number(object, "offset", (double)buffer->address);
     add_number(object, "bytes", (double)buffer->bytes);

@@ -28,7 +28,7 @@ static bool front_end(Session *s, const Options *options, Front *front) {
     const char *why;
     int32_t file = session_read_file(s, options->file, false, &why);
     if (!file) {
-        diag_help(diag_error(s, "P0001", (Span){0}, "`%s` cannot be read: %s", options->file, why), "give the path of a .plan file");
+        diag_help(diag_error(s, "P0010", (Span){0}, "`%s` cannot be read: %s", options->file, why), "give the path of a .plan file");
         return false;
     }
     front->ast = text_to_ast(s, file);
@@ -119,7 +119,7 @@ static Schedule *roles_to_schedule(Session *s, const Options *options, const Ste
     const char *why;
     int32_t file = session_read_file(s, options->schedule, false, &why);
     if (!file) {
-        diag_error(s, "P0001", (Span){0}, "`%s` cannot be read: %s", options->schedule, why);
+        diag_error(s, "P0010", (Span){0}, "`%s` cannot be read: %s", options->schedule, why);
         return NULL;
     }
     Schedule *schedule = schedule_parse(s, file);

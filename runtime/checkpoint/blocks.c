@@ -5,13 +5,14 @@
 
 bool prt_block_first(const PrtProgram *program, const PrtTensor *tensor, const int *coords) {
     for (int a = 0; a < program->n_axes; a++) {
-        if (tensor->axes[a] < 0 && coords[a] != 0) return false;
+        if (tensor->axes[a] < 0 && a != tensor->flat_axis && coords[a] != 0) return false;
     }
     return true;
 }
 
-bool prt_block_runs(const PrtProgram *program, const PrtTensor *tensor, const int *coords, PrtRun1 *each,
-                    void *context) {
+/* Runs of the block that the axes leave, local indices in row-major order. */
+static bool block_runs(const PrtProgram *program, const PrtTensor *tensor, const int *coords, PrtRun1 *each,
+                       void *context) {
     int64_t start[PRT_MAX_DIMS], part[PRT_MAX_DIMS], stride[PRT_MAX_DIMS], blocks[PRT_MAX_DIMS], block[PRT_MAX_DIMS];
     int n = tensor->n_dims;
     for (int d = 0; d < n; d++) {
@@ -49,4 +50,37 @@ bool prt_block_runs(const PrtProgram *program, const PrtTensor *tensor, const in
         while (d >= 0 && ++at[d] == part[d]) at[d--] = 0;
         if (d < 0) return true;
     }
+}
+
+/* ---- parts of the elements ---- */
+
+typedef struct Part {
+    int64_t block, part, first; /* elements of a layer; of its part; the part's first one in the layer */
+    PrtRun1 *each;
+    void *context;
+} Part;
+
+/* What a run of the block has in common with this rank's part of each layer. */
+static bool part_of_run(void *context, int64_t local, int64_t global, int64_t n) {
+    const Part *p = context;
+    while (n > 0) {
+        int64_t layer = local / p->block, at = local % p->block, length = p->block - at < n ? p->block - at : n;
+        int64_t lo = at > p->first ? at : p->first, end = p->first + p->part;
+        int64_t hi = at + length < end ? at + length : end;
+        if (lo < hi && !p->each(p->context, layer * p->part + lo - p->first, global + lo - at, hi - lo)) return false;
+        local += length, global += length, n -= length;
+    }
+    return true;
+}
+
+bool prt_block_runs(const PrtProgram *program, const PrtTensor *tensor, const int *coords, PrtRun1 *each,
+                    void *context) {
+    if (tensor->flat_axis < 0) return block_runs(program, tensor, coords, each, context);
+    int64_t elements = 1;
+    for (int d = 0; d < tensor->n_dims; d++) elements *= tensor->shape[d];
+    for (int a = 0; a < program->n_axes; a++)
+        if (tensor->axes[a] >= 0) elements /= program->mesh[a].size;
+    Part part = {.block = elements / tensor->flat_blocks, .part = tensor->flat_part, .each = each, .context = context};
+    part.first = part.part * coords[tensor->flat_axis];
+    return block_runs(program, tensor, coords, part_of_run, &part);
 }

@@ -305,6 +305,20 @@ static PrtScalar *read_scalars(Reader *r, const PrtJson *root, const char *name,
     return scalars;
 }
 
+/* `flat`: what the other axes leave is one range of elements for each layer, cut in equal parts along one axis. */
+static void read_flat(Reader *r, const PrtJson *item, PrtTensor *tensor, int64_t elements) {
+    const PrtJson *flat = field(item, "flat");
+    tensor->flat_axis = -1;
+    if (!flat) return;
+    tensor->flat_axis = (int)number(r, flat, "axis", 0, r->program->n_axes - 1);
+    tensor->flat_blocks = number(r, flat, "blocks", 1, ROOM);
+    tensor->flat_part = number(r, flat, "part", 1, ROOM);
+    if (r->failed) return;
+    int64_t parts = r->program->mesh[tensor->flat_axis].size;
+    bool fits = elements % tensor->flat_blocks == 0 && tensor->flat_part == (elements / tensor->flat_blocks + parts - 1) / parts;
+    if (!fits || tensor->axes[tensor->flat_axis] >= 0) complain(r, "`%sflat` of `%s` does not match its shape", r->at, tensor->name);
+}
+
 static void read_tensor(Reader *r, const PrtJson *item, const PrtRole *role, PrtTensor *tensor) {
     PrtProgram *p = r->program;
     tensor->name = text(r, item, "name");
@@ -332,8 +346,11 @@ static void read_tensor(Reader *r, const PrtJson *item, const PrtRole *role, Prt
     }
     tensor->offset = number(r, item, "offset", 0, ROOM);
     tensor->bytes = number(r, item, "bytes", 0, ROOM);
-    int64_t need = prt_dtype_bytes(tensor->dtype);
-    for (int i = 0; i < tensor->n_dims; i++) need *= part[i];
+    int64_t elements = 1;
+    for (int i = 0; i < tensor->n_dims; i++) elements *= part[i];
+    read_flat(r, item, tensor, elements);
+    if (r->failed) return;
+    int64_t need = prt_dtype_bytes(tensor->dtype) * (tensor->flat_axis < 0 ? elements : tensor->flat_blocks * tensor->flat_part);
     if (tensor->bytes < need)
         complain(r, "`%sbytes` of `%s` is less than its block, %lld", r->at, tensor->name, (long long)need);
     if (tensor->offset + need > role->arena_bytes)

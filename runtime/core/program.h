@@ -63,6 +63,8 @@ typedef struct PrtTensor {
     int n_dims;
     int64_t shape[PRT_MAX_DIMS]; /* global */
     int axes[PRT_MAX_AXES];      /* for each mesh axis the dimension that it cuts, or -1 */
+    int flat_axis;               /* the axis that holds equal parts of the block's elements, or -1 */
+    int64_t flat_blocks, flat_part; /* layers of a stack, each cut apart; elements of a part, the last ones padded */
     int64_t offset, bytes;       /* of this rank's block */
     bool saved;
 } PrtTensor;
