@@ -15,3 +15,11 @@ set_tests_properties(mutate_examples PROPERTIES LABELS fast TIMEOUT 600)
 file(GLOB library RELATIVE ${PROJECT_SOURCE_DIR} CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/stdlib/*.plan ${PROJECT_SOURCE_DIR}/stdlib/models/*.plan)
 add_test(NAME mutate_library COMMAND fuzz_mutate ${PROJECT_SOURCE_DIR} ${PROJECT_BINARY_DIR}/mutate-library ${library})
 set_tests_properties(mutate_library PROPERTIES LABELS full TIMEOUT 900)
+
+# ---- the rules of the tree ----
+set(structure ${CMAKE_CURRENT_SOURCE_DIR}/structure)
+add_test(NAME structure COMMAND ${Python3_EXECUTABLE} ${structure}/check.py ${PROJECT_SOURCE_DIR} --plc $<TARGET_FILE:plc> --objects ${PROJECT_BINARY_DIR})
+add_test(NAME structure_rules COMMAND ${Python3_EXECUTABLE} ${structure}/check.py ${PROJECT_SOURCE_DIR} --self-test)
+add_test(NAME structure_format COMMAND ${Python3_EXECUTABLE} ${structure}/format.py ${PROJECT_SOURCE_DIR})
+set_tests_properties(structure structure_rules structure_format PROPERTIES LABELS fast TIMEOUT 120)
+set_tests_properties(structure_format PROPERTIES SKIP_RETURN_CODE 77)

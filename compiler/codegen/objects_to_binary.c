@@ -1,4 +1,7 @@
-/* Links a program through the system's C compiler driver: the object, the runtime, libm and threads. */
+/* Links a program through the system's C compiler driver.
+ *
+ * In: the object file of the generated code. Out: an executable of it, the runtime, libm and threads; or the linker's own
+ * words as a diagnostic. */
 #include "codegen/codegen.h"
 
 #include <errno.h>

@@ -1,5 +1,7 @@
-/* The JSON text that the program carries: everything that the runtime has to know and that is not code. Its fields are
- * described in docs/program.md. */
+/* The JSON text that the program carries: everything that the runtime has to know and that is not code.
+ *
+ * In: the facts of the training run, the plan, the schedule and the memory. Out: one text with a constant layout, whose
+ * fields docs/program.md describes. Each role has its own tensors, entries and actions. */
 #include "codegen/program_to_json.h"
 
 #include <cjson/cJSON.h>

@@ -1,3 +1,4 @@
+/* Inside codegen and for its caller: what is known of a program when it is generated, and its description as JSON. */
 #ifndef PLAN_PROGRAM_TO_JSON_H
 #define PLAN_PROGRAM_TO_JSON_H
 

@@ -329,18 +329,9 @@ double op_bytes(const Node *node) {
 
 Dim *view_result_dim(const Node *view, Dim *in) {
     const Shape *shape = &view->shape;
-    switch (view->op) {
-    case OP_RENAME:
-        if (dim_is_cut_by(node_attr(view, "from")->dims.dims[0], in)) {
-            /* a factor's own name is lost with the dimension it cuts */
-            return node_attr(view, "to")->dims.dims[0];
-        }
-        break;
-    case OP_FLIP:
-        if (node_attr(view, "dim")->dims.dims[0] == in) return NULL;
-        break;
-    default: break;
-    }
+    if (view->op == OP_RENAME && dim_is_cut_by(node_attr(view, "from")->dims.dims[0], in))
+        return node_attr(view, "to")->dims.dims[0]; /* a factor's own name is lost with the dimension it cuts */
+    if (view->op == OP_FLIP && node_attr(view, "dim")->dims.dims[0] == in) return NULL;
     for (int i = 0; i < shape->n; i++)
         if (dim_is_cut_by(shape->dims[i], in)) return in == shape->dims[i] ? in : shape->dims[i];
     return NULL;

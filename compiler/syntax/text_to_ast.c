@@ -1,4 +1,6 @@
-/* Text to syntax tree: lexer, layout, parser, and the check of what stands where. */
+/* Text to syntax tree: lexer, layout, parser, and the check of what stands where.
+ *
+ * In: a file of the session. Out: its tree, of all that could be read; every mistake of syntax has been reported. */
 #include "syntax/parse.h"
 
 Ast *text_to_ast(Session *s, int32_t file) {

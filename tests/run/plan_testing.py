@@ -81,7 +81,7 @@ class Case(unittest.TestCase):
 
     def metrics(self, name):
         with open(self.path(name + ".jsonl")) as f:
-            return [json.loads(line) for line in f]
+            return [json.loads(line) for line in f if line.endswith("\n")]
 
     def checkpoint(self, name, step):
         return self.path(name + "-saved", "step-%08d" % step)

@@ -60,6 +60,12 @@ static bool copy_run(void *context, int64_t local, int64_t global, int64_t n) {
     return true;
 }
 
+static bool copy_scattered(void *context, int64_t local, int64_t global, int64_t n) {
+    Copy *copy = context;
+    memcpy(copy->block + local, copy->whole + global, (size_t)n * sizeof *copy->block);
+    return true;
+}
+
 /* Every way to cut a [4, 6, 8] over a 2 x 2 mesh, against indices computed one by one. */
 static void test_blocks(void **state) {
     (void)state;
@@ -69,7 +75,7 @@ static void test_blocks(void **state) {
     PrtProgram program = {.n_axes = 2, .mesh = {{"x", 2}, {"y", 2}}, .n_ranks = 4};
     for (int x = -1; x < 3; x++) {
         for (int y = -1; y < 3; y++) {
-            PrtTensor tensor = {.n_dims = 3, .shape = {A, B, C}, .axes = {x, y, -1, -1, -1, -1, -1, -1}};
+            PrtTensor tensor = {.flat_axis = -1, .n_dims = 3, .shape = {A, B, C}, .axes = {x, y, -1, -1, -1, -1, -1, -1}};
             if (x == 1 && y == 1) continue; /* 6 is no multiple of 4 */
             for (int rank = 0; rank < 4; rank++) {
                 int coords[PRT_MAX_AXES];
@@ -100,12 +106,43 @@ static void test_blocks(void **state) {
     }
 }
 
+/* Parts of each layer's elements, the last padded, under another axis that cuts a dimension: all ranks together hold every
+ * element once. */
+static void test_flat_parts(void **state) {
+    (void)state;
+    enum { LAYERS = 3, A = 5, B = 4, N = LAYERS * A * B };
+    float whole[N];
+    for (int i = 0; i < N; i++) whole[i] = (float)i;
+    PrtProgram program = {.n_axes = 2, .mesh = {{"data", 3}, {"tensor", 2}}, .n_ranks = 6};
+    PrtTensor tensor = {.n_dims = 3, .shape = {LAYERS, A, B}, .axes = {-1, 2, -1, -1, -1, -1, -1, -1}, .flat_axis = 0,
+                        .flat_blocks = LAYERS, .flat_part = (A * B / 2 + 2) / 3};
+    int seen[N] = {0};
+    for (int rank = 0; rank < 6; rank++) {
+        int coords[PRT_MAX_AXES];
+        float block[LAYERS * 4];
+        for (size_t i = 0; i < sizeof block / sizeof *block; i++) block[i] = -1;
+        prt_program_coords(&program, rank, coords);
+        Copy copy = {whole, block, 0, -1};
+        assert_true(prt_block_first(&program, &tensor, coords));
+        assert_true(prt_block_runs(&program, &tensor, coords, copy_scattered, &copy));
+        for (int layer = 0; layer < LAYERS; layer++)
+            for (int i = 0; i < 4; i++) {
+                int at = coords[0] * 4 + i; /* in the half of the layer that this rank's tensor coordinate leaves */
+                if (at >= A * B / 2) continue;
+                int global = layer * A * B + at / 2 * B + coords[1] * 2 + at % 2;
+                assert_true(block[layer * 4 + i] == (float)global);
+                seen[global]++;
+            }
+    }
+    for (int i = 0; i < N; i++) assert_int_equal(seen[i], 1);
+}
+
 static void test_block_of_scalar_and_nothing(void **state) {
     (void)state;
     float whole[1] = {7}, block[1] = {0};
     int coords[PRT_MAX_AXES] = {0};
     PrtProgram program = {.n_axes = 0, .n_ranks = 1};
-    PrtTensor scalar = {.n_dims = 0}, empty = {.n_dims = 2, .shape = {3, 0}};
+    PrtTensor scalar = {.flat_axis = -1, .n_dims = 0}, empty = {.flat_axis = -1, .n_dims = 2, .shape = {3, 0}};
     Copy copy = {whole, block, 0, 0};
     assert_true(prt_block_runs(&program, &scalar, coords, copy_run, &copy));
     assert_true(block[0] == 7);
@@ -238,7 +275,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_xxh64),
         cmocka_unit_test(test_xxh64_of_files),
-        cmocka_unit_test(test_blocks),
+        cmocka_unit_test(test_blocks), cmocka_unit_test(test_flat_parts),
         cmocka_unit_test(test_block_of_scalar_and_nothing),
         cmocka_unit_test(test_header_round_trip),
         cmocka_unit_test(test_headers),
