@@ -24,9 +24,9 @@ void cg_debug_begin(Codegen *g, const char *module_name) {
     g->debug_blocks = NEW_N(g->arena, LLVMMetadataRef, g->n_debug_files);
     g->debug = LLVMCreateDIBuilder(g->module);
     static const char producer[] = "plc " PLAN_VERSION;
-    g->debug_unit = LLVMDIBuilderCreateCompileUnit(
-        g->debug, LLVMDWARFSourceLanguageC99, file_of(g, 1), producer, sizeof producer - 1, true, "", 0, 0, "", 0,
-        LLVMDWARFEmissionLineTablesOnly, 0, false, false, "", 0, "", 0);
+    g->debug_unit = LLVMDIBuilderCreateCompileUnit(g->debug, LLVMDWARFSourceLanguageC99, file_of(g, 1), producer,
+                                                   sizeof producer - 1, true, "", 0, 0, "", 0,
+                                                   LLVMDWARFEmissionLineTablesOnly, 0, false, false, "", 0, "", 0);
     static const char version_key[] = "Debug Info Version", dwarf_key[] = "Dwarf Version";
     V version = cg_i32(g, LLVMDebugMetadataVersion()), dwarf = cg_i32(g, 4);
     LLVMAddModuleFlag(g->module, LLVMModuleFlagBehaviorWarning, version_key, sizeof version_key - 1,
@@ -60,8 +60,8 @@ void cg_debug_at(Codegen *g, Span span) {
         scope = *block;
     }
     Place place = session_place(g->session, span);
-    LLVMMetadataRef location = LLVMDIBuilderCreateDebugLocation(g->context, (unsigned)place.line,
-                                                                (unsigned)place.column, scope, NULL);
+    LLVMMetadataRef location =
+        LLVMDIBuilderCreateDebugLocation(g->context, (unsigned)place.line, (unsigned)place.column, scope, NULL);
     LLVMSetCurrentDebugLocation2(g->builder, location);
 }
 

@@ -4,7 +4,7 @@
  * those of the interpreter. */
 #include "codegen/llvm_util.h"
 
-/* ---- types and constants ---------------------------------------------------------------------------------------- */
+/* ---- types and constants ----------------------------------------------------------------------------------------- */
 
 T cg_vector(T element, int lanes) { return lanes == 1 ? element : LLVMVectorType(element, (unsigned)lanes); }
 
@@ -156,7 +156,7 @@ V cg_reduce_tree(Codegen *g, CgReduce kind, V *vectors, int n) {
                       LLVMBuildExtractElement(g->builder, x, cg_i32(g, 1), ""));
 }
 
-/* ---- memory --------------------------------------------------------------------------------------------------------- */
+/* ---- memory ------------------------------------------------------------------------------------------------------ */
 
 V cg_at(Codegen *g, T element, V pointer, V index) {
     return LLVMBuildInBoundsGEP2(g->builder, element, pointer, &index, 1, "");
@@ -195,7 +195,7 @@ void cg_prefetch(Codegen *g, V pointer, bool for_write) {
     cg_intrinsic(g, "llvm.prefetch", &type, 1, args, 4);
 }
 
-/* ---- functions and control flow ------------------------------------------------------------------------------------ */
+/* ---- functions and control flow ---------------------------------------------------------------------------------- */
 
 static void enum_attribute(Codegen *g, V function, LLVMAttributeIndex index, const char *name) {
     unsigned kind = LLVMGetEnumAttributeKindForName(name, strlen(name));
@@ -208,8 +208,8 @@ void cg_param_attribute(Codegen *g, V function, int param, const char *name) {
 }
 
 void cg_string_attribute(Codegen *g, V function, const char *key, const char *value) {
-    LLVMAttributeRef attribute = LLVMCreateStringAttribute(g->context, key, (unsigned)strlen(key), value,
-                                                           (unsigned)strlen(value));
+    LLVMAttributeRef attribute =
+        LLVMCreateStringAttribute(g->context, key, (unsigned)strlen(key), value, (unsigned)strlen(value));
     LLVMAddAttributeAtIndex(function, (LLVMAttributeIndex)LLVMAttributeFunctionIndex, attribute);
 }
 
@@ -254,8 +254,10 @@ void cg_for_begin(Codegen *g, CgFor *loop, V from, V to, V step, bool at_least_o
     loop->step = step;
     loop->at_least_once = at_least_once;
     loop->n = 0;
-    if (at_least_once) cg_branch(g, loop->body);
-    else cg_branch_if(g, cg_icmp(g, LLVMIntSLT, from, to), loop->body, loop->exit);
+    if (at_least_once)
+        cg_branch(g, loop->body);
+    else
+        cg_branch_if(g, cg_icmp(g, LLVMIntSLT, from, to), loop->body, loop->exit);
     cg_position(g, loop->body);
     loop->iv = LLVMBuildPhi(g->builder, LLVMTypeOf(from), "i");
     LLVMAddIncoming(loop->iv, &from, &loop->before, 1);

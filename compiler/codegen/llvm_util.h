@@ -27,7 +27,7 @@ struct Codegen {
     LLVMBuilderRef builder;
     LLVMTargetMachineRef machine;
     LLVMTargetDataRef layout;
-    int width; /* floats in a vector register: 4, 8 or 16 */
+    int width;    /* floats in a vector register: 4, 8 or 16 */
     bool has_fma; /* otherwise cg_fma computes the same bits in double */
     bool has_f16; /* conversions between f16 and f32 */
     bool is_gpu;  /* NVPTX */
@@ -35,13 +35,13 @@ struct Codegen {
     T f32, f64, i1, i8, i16, i32, i64, ptr, nothing;
     /* debug info; NULL when left out */
     LLVMDIBuilderRef debug;
-    LLVMMetadataRef debug_unit, debug_scope; /* scope: the subprogram being built, or NULL */
-    int32_t debug_file;                      /* Span.file of debug_scope */
+    LLVMMetadataRef debug_unit, debug_scope;     /* scope: the subprogram being built, or NULL */
+    int32_t debug_file;                          /* Span.file of debug_scope */
     LLVMMetadataRef *debug_files, *debug_blocks; /* by Span.file; blocks: the scope for lines of another file */
     int n_debug_files;
 };
 
-/* ---- types and constants --------------------------------------------------------------------------------------- */
+/* ---- types and constants ----------------------------------------------------------------------------------------- */
 
 T cg_vector(T element, int lanes); /* lanes 1: the element itself */
 int cg_lanes(T type);              /* 1 for scalars */
@@ -50,15 +50,15 @@ T cg_like(T element, T like); /* `element` with as many lanes as `like` */
 V cg_i64(Codegen *g, int64_t value);
 V cg_i32(Codegen *g, int64_t value);
 V cg_f32(Codegen *g, double value);
-V cg_const_f(T like, double value);  /* splat when `like` is a vector */
+V cg_const_f(T like, double value); /* splat when `like` is a vector */
 V cg_const_i(T like, int64_t value);
 V cg_splat(Codegen *g, V scalar, int lanes);
-V cg_iota(Codegen *g, int lanes); /* i32: 0, 1, 2 ... */
-V cg_mask_const(Codegen *g, int lanes, int n);  /* i1: the first n lanes; n may be <= 0 or >= lanes */
-V cg_mask_below(Codegen *g, int lanes, V n);    /* i1: lane < n, n is i64 */
+V cg_iota(Codegen *g, int lanes);              /* i32: 0, 1, 2 ... */
+V cg_mask_const(Codegen *g, int lanes, int n); /* i1: the first n lanes; n may be <= 0 or >= lanes */
+V cg_mask_below(Codegen *g, int lanes, V n);   /* i1: lane < n, n is i64 */
 V cg_shuffle(Codegen *g, V x, V y, const int *lanes, int n);
 
-/* ---- arithmetic: short forms ------------------------------------------------------------------------------------ */
+/* ---- arithmetic: short forms ------------------------------------------------------------------------------------- */
 
 V cg_add(Codegen *g, V x, V y); /* integers */
 V cg_sub(Codegen *g, V x, V y);
@@ -128,7 +128,7 @@ void cg_for_end(Codegen *g, CgFor *loop, const V *next, V *results);
 Block cg_if_begin(Codegen *g, V condition);
 void cg_if_end(Codegen *g, Block join);
 
-/* ---- math (vector_math.c): the same operations as ir/loop_math.h does in C, so the same bits -------------------------- */
+/* ---- math (vector_math.c): the same operations as ir/loop_math.h does in C, so the same bits --------------------- */
 
 V cg_exp(Codegen *g, V x);
 V cg_log(Codegen *g, V x);
@@ -142,7 +142,7 @@ V cg_f32_to_f16(Codegen *g, V x);
 V cg_f16_to_f32(Codegen *g, V bits);
 V cg_f_to_i(Codegen *g, V x); /* toward zero, saturating; NaN is 0 */
 
-/* ---- debug info (debug_info.c) -------------------------------------------------------------------------------------- */
+/* ---- debug info (debug_info.c) ----------------------------------------------------------------------------------- */
 
 void cg_debug_begin(Codegen *g, const char *module_name);
 void cg_debug_function(Codegen *g, V function, const char *name, Span span); /* file 0: without */
@@ -150,7 +150,7 @@ void cg_debug_at(Codegen *g, Span span); /* location of the instructions that fo
 void cg_debug_leave(Codegen *g);         /* after the function is complete */
 void cg_debug_finish(Codegen *g);        /* before the module is verified */
 
-/* ---- modules (llvm_to_object.c, target.c) ---------------------------------------------------------------------------- */
+/* ---- modules (llvm_to_object.c, target.c) ------------------------------------------------------------------------ */
 
 Codegen *cg_new_gpu(Session *s, const char *module_name, int sm);
 void cg_verify(Codegen *g); /* BUG when the module is not valid */

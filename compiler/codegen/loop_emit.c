@@ -60,7 +60,7 @@ LoopEmit *loop_emit_new(Codegen *g, const Loop *loop) {
     return e;
 }
 
-/* ---- simple instructions --------------------------------------------------------------------------------------------- */
+/* ---- simple instructions ----------------------------------------------------------------------------------------- */
 
 typedef V Emit(Codegen *g, V x, V y, V z);
 
@@ -132,19 +132,47 @@ static V emit_u_to_unit(Codegen *g, V x, V y, V z) {
 
 /* Instructions without an entry are those that read the state of the loop. */
 static Emit *const emitters[LOOP_OP_COUNT] = {
-    [LOOP_ADD] = emit_add,       [LOOP_SUB] = emit_sub,       [LOOP_MUL] = emit_mul,       [LOOP_DIV] = emit_div,
-    [LOOP_FMA] = emit_fma,       [LOOP_MIN] = emit_min,       [LOOP_MAX] = emit_max,       [LOOP_NEG] = emit_neg,
-    [LOOP_ABS] = emit_abs,       [LOOP_EXP] = emit_exp,       [LOOP_LOG] = emit_log,       [LOOP_SQRT] = emit_sqrt,
-    [LOOP_RSQRT] = emit_rsqrt,   [LOOP_TANH] = emit_tanh,     [LOOP_SIN] = emit_sin,       [LOOP_COS] = emit_cos,
-    [LOOP_POW] = emit_pow,       [LOOP_IADD] = emit_iadd,     [LOOP_ISUB] = emit_isub,     [LOOP_IMUL] = emit_imul,
-    [LOOP_IMULHI] = emit_imulhi, [LOOP_IAND] = emit_and,      [LOOP_IXOR] = emit_xor,      [LOOP_ISHR] = emit_ishr,
-    [LOOP_FLT] = emit_flt,       [LOOP_FLE] = emit_fle,       [LOOP_FEQ] = emit_feq,       [LOOP_ILT] = emit_ilt,
-    [LOOP_ILE] = emit_ile,       [LOOP_IEQ] = emit_ieq,       [LOOP_AND] = emit_and,       [LOOP_OR] = emit_or,
-    [LOOP_NOT] = emit_not,       [LOOP_SELECT] = emit_select, [LOOP_I_TO_F] = emit_i_to_f, [LOOP_F_TO_I] = emit_f_to_i,
-    [LOOP_U_TO_UNIT] = emit_u_to_unit, [LOOP_B_TO_F] = emit_b_to_f,
+    [LOOP_ADD] = emit_add,
+    [LOOP_SUB] = emit_sub,
+    [LOOP_MUL] = emit_mul,
+    [LOOP_DIV] = emit_div,
+    [LOOP_FMA] = emit_fma,
+    [LOOP_MIN] = emit_min,
+    [LOOP_MAX] = emit_max,
+    [LOOP_NEG] = emit_neg,
+    [LOOP_ABS] = emit_abs,
+    [LOOP_EXP] = emit_exp,
+    [LOOP_LOG] = emit_log,
+    [LOOP_SQRT] = emit_sqrt,
+    [LOOP_RSQRT] = emit_rsqrt,
+    [LOOP_TANH] = emit_tanh,
+    [LOOP_SIN] = emit_sin,
+    [LOOP_COS] = emit_cos,
+    [LOOP_POW] = emit_pow,
+    [LOOP_IADD] = emit_iadd,
+    [LOOP_ISUB] = emit_isub,
+    [LOOP_IMUL] = emit_imul,
+    [LOOP_IMULHI] = emit_imulhi,
+    [LOOP_IAND] = emit_and,
+    [LOOP_IXOR] = emit_xor,
+    [LOOP_ISHR] = emit_ishr,
+    [LOOP_FLT] = emit_flt,
+    [LOOP_FLE] = emit_fle,
+    [LOOP_FEQ] = emit_feq,
+    [LOOP_ILT] = emit_ilt,
+    [LOOP_ILE] = emit_ile,
+    [LOOP_IEQ] = emit_ieq,
+    [LOOP_AND] = emit_and,
+    [LOOP_OR] = emit_or,
+    [LOOP_NOT] = emit_not,
+    [LOOP_SELECT] = emit_select,
+    [LOOP_I_TO_F] = emit_i_to_f,
+    [LOOP_F_TO_I] = emit_f_to_i,
+    [LOOP_U_TO_UNIT] = emit_u_to_unit,
+    [LOOP_B_TO_F] = emit_b_to_f,
 };
 
-/* ---- pointers ----------------------------------------------------------------------------------------------------------- */
+/* ---- pointers ---------------------------------------------------------------------------------------------------- */
 
 /* Not `inbounds`: a gather's base may lie outside of its array until the index is added. */
 static V step(LoopEmit *e, const LoopInstr *instr, V pointer, V elements) {
@@ -189,8 +217,10 @@ static void start_pointers(LoopEmit *e, V *out, int first, int n, int from, int 
             if (loop_access_of(other->op) && same_start(e, &instr->access, &other->access, to)) out[i] = out[k];
         }
         if (out[i] != NULL) continue;
-        if (from == 0) out[i] = step_axes(e, instr, e->base[instr->access.pointer], 0, to, instr->access.offset);
-        else out[i] = step_axes(e, instr, e->row_pointer[i], from, to, 0);
+        if (from == 0)
+            out[i] = step_axes(e, instr, e->base[instr->access.pointer], 0, to, instr->access.offset);
+        else
+            out[i] = step_axes(e, instr, e->row_pointer[i], from, to, 0);
     }
 }
 
@@ -215,7 +245,7 @@ void loop_emit_split_row(LoopEmit *e, V row) {
     if (e->loop->n_outer > 0) e->index[0] = row;
 }
 
-/* ---- memory ------------------------------------------------------------------------------------------------------------ */
+/* ---- memory ------------------------------------------------------------------------------------------------------ */
 
 static V from_memory(Codegen *g, V raw, LoopMemory memory) {
     switch (memory) {
@@ -303,10 +333,12 @@ static V emit_load(LoopEmit *e, int i) {
     int64_t lane_stride = lane_stride_of(e, instr);
     V pointer = group_pointer(e, i, lane_stride), raw;
     bool index_varies = instr->op == LOOP_GATHER && is_vector(e->value[instr->in[0]]);
-    if (e->width == 1 || (lane_stride == 0 && !index_varies)) raw = cg_load(g, element, pointer, align);
+    if (e->width == 1 || (lane_stride == 0 && !index_varies))
+        raw = cg_load(g, element, pointer, align);
     else if (lane_stride == 1 && !index_varies)
         raw = cg_masked_load(g, cg_vector(element, e->width), pointer, align, e->mask);
-    else raw = load_lanes(e, instr, pointer, lane_stride);
+    else
+        raw = load_lanes(e, instr, pointer, lane_stride);
     return from_memory(g, raw, memory);
 }
 
@@ -332,7 +364,7 @@ static void emit_store(LoopEmit *e, int i) {
     if (join != NULL) cg_if_end(g, join);
 }
 
-/* ---- a pass -------------------------------------------------------------------------------------------------------------- */
+/* ---- a pass ------------------------------------------------------------------------------------------------------ */
 
 static V emit_index(LoopEmit *e, int axis) {
     Codegen *g = e->g;
@@ -368,13 +400,20 @@ static V emit_simple(LoopEmit *e, const LoopInstr *instr) {
 static void emit_instr(LoopEmit *e, int i) {
     const LoopInstr *instr = &e->loop->code.at[i];
     cg_debug_at(e->g, instr->span);
-    if (instr->op == LOOP_CONST_F) e->value[i] = cg_f32(e->g, (double)(float)instr->imm_f);
-    else if (instr->op == LOOP_CONST_I) e->value[i] = cg_i32(e->g, (int32_t)instr->imm_i);
-    else if (instr->op == LOOP_INDEX) e->value[i] = emit_index(e, (int)instr->imm_i);
-    else if (instr->op == LOOP_LOAD || instr->op == LOOP_GATHER) e->value[i] = emit_load(e, i);
-    else if (instr->op == LOOP_STORE) emit_store(e, i);
-    else if (loop_is_reduction(instr->op)) emit_reduction(e, i);
-    else e->value[i] = emit_simple(e, instr);
+    if (instr->op == LOOP_CONST_F)
+        e->value[i] = cg_f32(e->g, (double)(float)instr->imm_f);
+    else if (instr->op == LOOP_CONST_I)
+        e->value[i] = cg_i32(e->g, (int32_t)instr->imm_i);
+    else if (instr->op == LOOP_INDEX)
+        e->value[i] = emit_index(e, (int)instr->imm_i);
+    else if (instr->op == LOOP_LOAD || instr->op == LOOP_GATHER)
+        e->value[i] = emit_load(e, i);
+    else if (instr->op == LOOP_STORE)
+        emit_store(e, i);
+    else if (loop_is_reduction(instr->op))
+        emit_reduction(e, i);
+    else
+        e->value[i] = emit_simple(e, instr);
 }
 
 void loop_emit_group(LoopEmit *e, const LoopPass *pass) {

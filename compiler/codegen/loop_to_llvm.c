@@ -36,16 +36,20 @@ static int64_t inner_points(const Loop *loop) {
 static void choose_block_mode(Host *h) {
     const Loop *loop = h->e->loop;
     h->units = loop->block;
-    if (loop->block == 0 || loop->block >= inner_points(loop)) h->mode = BLOCK_NONE;
-    else if (!h->row_wise) h->mode = BLOCK_COUNTED;
+    if (loop->block == 0 || loop->block >= inner_points(loop))
+        h->mode = BLOCK_NONE;
+    else if (!h->row_wise)
+        h->mode = BLOCK_COUNTED;
     else if (loop->block % loop->extent[loop->n_axes - 1] == 0) {
         h->mode = BLOCK_COUNTED;
         h->units = loop->block / loop->extent[loop->n_axes - 1];
-    } else if (loop->n_axes - loop->n_outer == 1 && loop->block % LOOP_LANES == 0) h->mode = BLOCK_NESTED;
-    else h->mode = BLOCK_POINTS;
+    } else if (loop->n_axes - loop->n_outer == 1 && loop->block % LOOP_LANES == 0)
+        h->mode = BLOCK_NESTED;
+    else
+        h->mode = BLOCK_POINTS;
 }
 
-/* ---- the state of a pass: accumulators, carried through its loops -------------------------------------------------------- */
+/* ---- the state of a pass: accumulators, carried through its loops ------------------------------------------------ */
 
 static bool pass_reduces(const Loop *loop, const LoopPass *pass) {
     for (int i = pass->first; i < pass->first + pass->n; i++)
@@ -148,7 +152,7 @@ static void state_end(Host *h, const LoopPass *pass) {
     }
 }
 
-/* ---- inner passes: lanes over rows ----------------------------------------------------------------------------------------- */
+/* ---- inner passes: lanes over rows ------------------------------------------------------------------------------- */
 
 static void sequential_axes(Host *h, const LoopPass *pass, int axis) {
     const Loop *loop = h->e->loop;
@@ -165,7 +169,7 @@ static void sequential_axes(Host *h, const LoopPass *pass, int axis) {
     for_end(h, pass, &points);
 }
 
-/* ---- inner passes: row-wise -------------------------------------------------------------------------------------------------- */
+/* ---- inner passes: row-wise -------------------------------------------------------------------------------------- */
 
 /* A group of `n` points (at most a group's) at `first` of the last inner axis. */
 static void lane_group(Host *h, const LoopPass *pass, V first, int64_t n) {
@@ -213,8 +217,10 @@ static void row_axes(Host *h, const LoopPass *pass, int axis) {
     const Loop *loop = h->e->loop;
     if (axis == loop->n_axes - 1) {
         loop_emit_inner_pointers(h->e, pass);
-        if (h->mode == BLOCK_NESTED && pass_reduces(loop, pass)) nested_blocks(h, pass, loop->extent[axis]);
-        else lane_run(h, pass, cg_i64(h->g, 0), loop->extent[axis]);
+        if (h->mode == BLOCK_NESTED && pass_reduces(loop, pass))
+            nested_blocks(h, pass, loop->extent[axis]);
+        else
+            lane_run(h, pass, cg_i64(h->g, 0), loop->extent[axis]);
         count_unit(h, pass);
         return;
     }
@@ -225,7 +231,7 @@ static void row_axes(Host *h, const LoopPass *pass, int axis) {
     for_end(h, pass, &points);
 }
 
-/* ---- inner passes: blocks that cut groups ------------------------------------------------------------------------------------ */
+/* ---- inner passes: blocks that cut groups ------------------------------------------------------------------------ */
 
 static V slot(Host *h, int i, V lane) { return cg_at(h->g, h->g->f32, h->slots[i], lane); }
 
@@ -296,7 +302,7 @@ static void slots_new(Host *h) {
         if (loop_is_reduction(loop->code.at[i].op)) h->slots[i] = LLVMBuildAlloca(h->g->builder, type, "");
 }
 
-/* ---- rows ------------------------------------------------------------------------------------------------------------------ */
+/* ---- rows -------------------------------------------------------------------------------------------------------- */
 
 /* Row-wise, and a row pass: one point. */
 static void row_wise_row(Host *h) {
@@ -337,7 +343,8 @@ static void lanes_group(Host *h, V first, int width, V mask) {
     e->mask = NULL;
 }
 
-/* Whether a run-time mask is cheap: 32-bit elements side by side (any with AVX-512), and a machine with masked moves. */
+/* Whether a run-time mask is cheap: 32-bit elements side by side (any with AVX-512), and a machine with masked moves.
+ */
 static bool masks_are_cheap(const Host *h) {
     const LoopEmit *e = h->e;
     if (h->g->width < 8) return false;
@@ -383,7 +390,8 @@ static int columns_at_once(const Host *h) {
 /* About how many vector instructions a group takes. */
 static int group_cost(const Loop *loop) {
     static const unsigned char costs[LOOP_OP_COUNT] = {
-        [LOOP_EXP] = 18, [LOOP_LOG] = 25, [LOOP_TANH] = 35, [LOOP_SIN] = 25, [LOOP_COS] = 25, [LOOP_POW] = 80, [LOOP_IMULHI] = 8,
+        [LOOP_EXP] = 18, [LOOP_LOG] = 25, [LOOP_TANH] = 35,  [LOOP_SIN] = 25,
+        [LOOP_COS] = 25, [LOOP_POW] = 80, [LOOP_IMULHI] = 8,
     };
     int cost = 0;
     for (int i = 0; i < loop->code.n; i++) cost += 1 + costs[loop->code.at[i].op];

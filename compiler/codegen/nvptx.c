@@ -68,7 +68,7 @@ static void row_barrier(Gpu *k) {
     if (k->lane != NULL) call(k->g, warp_barrier, k->g->nothing, &k->member, 1);
 }
 
-/* ---- inner passes ---------------------------------------------------------------------------------------------------------- */
+/* ---- inner passes ------------------------------------------------------------------------------------------------ */
 
 static CgReduce kind_of(const Gpu *k, int i) { return loop_reduction_kind(k->e->loop->code.at[i].op); }
 
@@ -158,8 +158,10 @@ static void inner_axes(Gpu *k, const LoopPass *pass, int axis) {
     }
     if (axis == loop->n_axes - 1) {
         loop_emit_inner_pointers(k->e, pass);
-        if (k->blocked) segments(k, pass, loop->extent[axis]);
-        else lane_points(k, pass, zero, extent);
+        if (k->blocked)
+            segments(k, pass, loop->extent[axis]);
+        else
+            lane_points(k, pass, zero, extent);
         return;
     }
     CgFor points;
@@ -188,7 +190,7 @@ static void inner_pass(Gpu *k, const LoopPass *pass) {
     }
 }
 
-/* ---- the kernel ------------------------------------------------------------------------------------------------------------- */
+/* ---- the kernel -------------------------------------------------------------------------------------------------- */
 
 static void emit_row(Gpu *k, V row) {
     loop_emit_split_row(k->e, row);
@@ -198,8 +200,10 @@ static void emit_row(Gpu *k, V row) {
         const LoopPass *pass = &k->e->loop->passes.at[p];
         if (p > 0) row_barrier(k);
         k->e->store_if = pass->per_row ? first : NULL;
-        if (pass->per_row) loop_emit_group(k->e, pass);
-        else inner_pass(k, pass);
+        if (pass->per_row)
+            loop_emit_group(k->e, pass);
+        else
+            inner_pass(k, pass);
     }
 }
 

@@ -153,7 +153,7 @@ V cg_pow(Codegen *g, V x, V y) {
     return cg_select(g, cg_fcmp(g, LLVMRealOEQ, y, number(y, 0)), number(x, 1), z);
 }
 
-/* ---- narrow floats ------------------------------------------------------------------------------------------------------ */
+/* ---- narrow floats ----------------------------------------------------------------------------------------------- */
 
 static V narrow(Codegen *g, V bits) { return LLVMBuildTrunc(g->builder, bits, cg_like(g->i16, LLVMTypeOf(bits)), ""); }
 static V widen(Codegen *g, V bits) { return LLVMBuildZExt(g->builder, bits, cg_like(g->i32, LLVMTypeOf(bits)), ""); }

@@ -1,6 +1,8 @@
 /* The whole compiler, from text to program, in the order of DESIGN: one function of named steps. */
 #include "driver/pipeline.h"
 
+#include "driver/explain_plan.h"
+
 #include <dlfcn.h>
 #include <math.h>
 #include <stdlib.h>
@@ -142,6 +144,7 @@ static bool is_repeated(const Region *region, Name dim) {
 
 static const char *unbuilt(const Front *front, const Plan *plan, Span *where) {
     const char *what = plan_unbuilt(plan, where);
+    if (!what && front->program->train) what = train_unbuilt(front->program->train, where);
     for (int i = 0; !what && front->model && i < plan->rules.n; i++) {
         if (!plan->rules.at[i].what || !is_repeated(&front->model->graph->top, plan->rules.at[i].what)) continue;
         *where = plan->rules.at[i].span;
@@ -286,7 +289,11 @@ int pipeline_check(Session *s, const Options *options) {
     bool good = front_end(s, options, &front);
     check_plans(s, &front);
     if (good && front.program)
-        for (int i = 0; i < front.program->plans.n; i++) refuse_unbuilt(s, &front, front.program->plans.at[i], false);
+        for (int i = 0; i < front.program->plans.n; i++) {
+            const Plan *plan = front.program->plans.at[i];
+            if (!refuse_unbuilt(s, &front, plan, false) && front.model && !diag_count(s, SEV_ERROR))
+                plan_to_memory(s, options, &front, plan);
+        }
     return exit_code(s);
 }
 
@@ -328,5 +335,25 @@ int pipeline_build(Session *s, const Options *options) {
         if (!api) return 3;
         text_printf(&text, "%s\n", api->json(facts));
     } else return generate(s, options, facts);
+    return put(&text);
+}
+
+int pipeline_explain(Session *s, const Options *options) {
+    Front front = {0};
+    bool good = front_end(s, options, &front);
+    check_plans(s, &front);
+    if (!good || diag_count(s, SEV_ERROR)) return 1;
+    if (!front.model) return 0;
+    const Plan *only = options->plan ? choose_plan(s, &front, options) : NULL;
+    if (options->plan && !only) return 1;
+    Text text = {.arena = s->arena};
+    for (int i = 0; i < front.program->plans.n; i++) {
+        const Plan *plan = front.program->plans.at[i];
+        if ((only && plan != only) || refuse_unbuilt(s, &front, plan, false)) continue;
+        ProgramFacts *facts = plan_to_memory(s, options, &front, plan);
+        if (!facts) return exit_code(s);
+        if (text.at) text_puts(&text, "\n");
+        explain_plan(s, facts, &text);
+    }
     return put(&text);
 }

@@ -28,7 +28,7 @@ static const MemoryInfo memories[] = {
 LoopType loop_memory_type(LoopMemory memory) { return memories[memory].type; }
 int64_t loop_memory_bytes(LoopMemory memory) { return memories[memory].bytes; }
 
-/* ---- building ----------------------------------------------------------------------------------------------------- */
+/* ---- building ---------------------------------------------------------------------------------------------------- */
 
 Loop *loop_new(Arena *arena, Name name, const int64_t *extent, int n_outer, int n_axes) {
     CHECK(0 <= n_outer && n_outer <= n_axes && n_axes <= LOOP_MAX_AXES);
@@ -102,8 +102,8 @@ void loop_store(LoopBuilder *b, LoopAccess access, LoopValue value) {
     memory_op(b, LOOP_STORE, LOOP_TYPE_NONE, access, value);
 }
 
-/* Philox 2x32 with 7 rounds (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011), counter (column, row);
- * the first of its two words. */
+/* Philox 2x32 with 7 rounds (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011), counter (column,
+ * row); the first of its two words. */
 enum { PHILOX_ROUNDS = 7 };
 static const uint32_t philox_multiplier = 0xD256D193u, philox_weyl = 0x9E3779B9u;
 
@@ -137,7 +137,7 @@ int64_t loop_rows(const Loop *loop) {
     return rows;
 }
 
-/* ---- printing ------------------------------------------------------------------------------------------------------ */
+/* ---- printing ---------------------------------------------------------------------------------------------------- */
 
 static void print_extents(Text *out, const int64_t *at, int n) {
     text_puts(out, "[");
@@ -186,7 +186,7 @@ void loop_print(const Loop *loop, Text *out) {
     }
 }
 
-/* ---- checking ------------------------------------------------------------------------------------------------------ */
+/* ---- checking ---------------------------------------------------------------------------------------------------- */
 
 static bool wrong(Text *why, const Loop *loop, int index, const char *what) {
     text_printf(why, "loop %s: %%%d (", loop->name, index);
@@ -218,8 +218,7 @@ static bool verify_operand(const Loop *loop, int index, int k, Text *why) {
 static bool verify_access(const Loop *loop, int index, Text *why) {
     const LoopInstr *instr = &loop->code.at[index];
     const LoopAccess *access = &instr->access;
-    if (access->pointer < 0 || access->pointer >= loop->n_pointers)
-        return wrong(why, loop, index, "no such pointer");
+    if (access->pointer < 0 || access->pointer >= loop->n_pointers) return wrong(why, loop, index, "no such pointer");
     if (access->memory < LOOP_MEM_F32 || access->memory > LOOP_MEM_U16)
         return wrong(why, loop, index, "no such memory type");
     if (instr->op != LOOP_STORE && instr->type != loop_memory_type(access->memory))

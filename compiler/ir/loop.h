@@ -33,7 +33,14 @@ typedef enum LoopOp {
 
 /* ANY stands only in the table of instructions. */
 typedef enum LoopType { LOOP_TYPE_NONE, LOOP_TYPE_F, LOOP_TYPE_I, LOOP_TYPE_B, LOOP_TYPE_ANY } LoopType;
-typedef enum LoopMemory { LOOP_MEM_F32, LOOP_MEM_I32, LOOP_MEM_BF16, LOOP_MEM_F16, LOOP_MEM_U8, LOOP_MEM_U16 } LoopMemory;
+typedef enum LoopMemory {
+    LOOP_MEM_F32,
+    LOOP_MEM_I32,
+    LOOP_MEM_BF16,
+    LOOP_MEM_F16,
+    LOOP_MEM_U8,
+    LOOP_MEM_U16
+} LoopMemory;
 
 /* What loop_ops.def says of an instruction. */
 typedef struct LoopOpInfo {
@@ -110,7 +117,8 @@ int64_t loop_rows(const Loop *loop);
 LoopType loop_memory_type(LoopMemory memory); /* of a value in a register */
 int64_t loop_memory_bytes(LoopMemory memory);
 /* Merges neighbouring axes that every access walks as one, and drops outer axes of extent 1, so that the vector axis is
- * long. Rows, their order and all bits stay the same (inner axes are merged only where the order of reductions does). */
+ * long. Rows, their order and all bits stay the same (inner axes are merged only where the order of reductions does).
+ */
 void loop_collapse(Loop *loop);
 void loop_print(const Loop *loop, Text *out);
 bool loop_verify(const Loop *loop, Text *why);

@@ -25,7 +25,7 @@ static Cell of_b(bool b) { return (Cell){.b = b}; }
     }
 COMPUTE(do_add, of_f(x.f + y.f))
 COMPUTE(do_sub, of_f(x.f - y.f))
-COMPUTE(do_mul, of_f(x.f * y.f))
+COMPUTE(do_mul, of_f(x.f *y.f))
 COMPUTE(do_div, of_f(x.f / y.f))
 COMPUTE(do_fma, of_f(fmaf(x.f, y.f, z.f)))
 COMPUTE(do_min, of_f(loop_minf(x.f, y.f)))
@@ -42,9 +42,9 @@ COMPUTE(do_cos, of_f(loop_cosf(x.f)))
 COMPUTE(do_pow, of_f(loop_powf(x.f, y.f)))
 COMPUTE(do_iadd, of_i(x.i + y.i))
 COMPUTE(do_isub, of_i(x.i - y.i))
-COMPUTE(do_imul, of_i(x.i * y.i))
-COMPUTE(do_imulhi, of_i((uint32_t)((uint64_t)x.i * y.i >> 32)))
-COMPUTE(do_iand, of_i(x.i & y.i))
+COMPUTE(do_imul, of_i(x.i *y.i))
+COMPUTE(do_imulhi, of_i((uint32_t)((uint64_t)x.i *y.i >> 32)))
+COMPUTE(do_iand, of_i(x.i &y.i))
 COMPUTE(do_ixor, of_i(x.i ^ y.i))
 COMPUTE(do_ishr, of_i(y.i < 32 ? x.i >> y.i : 0))
 COMPUTE(do_flt, of_b(x.f < y.f))
@@ -53,7 +53,7 @@ COMPUTE(do_feq, of_b(x.f == y.f))
 COMPUTE(do_ilt, of_b((int32_t)x.i < (int32_t)y.i))
 COMPUTE(do_ile, of_b((int32_t)x.i <= (int32_t)y.i))
 COMPUTE(do_ieq, of_b(x.i == y.i))
-COMPUTE(do_and, of_b(x.b && y.b))
+COMPUTE(do_and, of_b(x.b &&y.b))
 COMPUTE(do_or, of_b(x.b || y.b))
 COMPUTE(do_not, of_b(!x.b))
 COMPUTE(do_select, x.b ? y : z)
@@ -65,19 +65,47 @@ COMPUTE(do_b_to_f, of_f(x.b ? 1.0f : 0.0f))
 
 /* Instructions without an entry read the loop's state; eval does them. */
 static Compute *const compute[LOOP_OP_COUNT] = {
-    [LOOP_ADD] = do_add,       [LOOP_SUB] = do_sub,       [LOOP_MUL] = do_mul,       [LOOP_DIV] = do_div,
-    [LOOP_FMA] = do_fma,       [LOOP_MIN] = do_min,       [LOOP_MAX] = do_max,       [LOOP_NEG] = do_neg,
-    [LOOP_ABS] = do_abs,       [LOOP_EXP] = do_exp,       [LOOP_LOG] = do_log,       [LOOP_SQRT] = do_sqrt,
-    [LOOP_RSQRT] = do_rsqrt,   [LOOP_TANH] = do_tanh,     [LOOP_SIN] = do_sin,       [LOOP_COS] = do_cos,
-    [LOOP_POW] = do_pow,       [LOOP_IADD] = do_iadd,     [LOOP_ISUB] = do_isub,     [LOOP_IMUL] = do_imul,
-    [LOOP_IMULHI] = do_imulhi, [LOOP_IAND] = do_iand,     [LOOP_IXOR] = do_ixor,     [LOOP_ISHR] = do_ishr,
-    [LOOP_FLT] = do_flt,       [LOOP_FLE] = do_fle,       [LOOP_FEQ] = do_feq,       [LOOP_ILT] = do_ilt,
-    [LOOP_ILE] = do_ile,       [LOOP_IEQ] = do_ieq,       [LOOP_AND] = do_and,       [LOOP_OR] = do_or,
-    [LOOP_NOT] = do_not,       [LOOP_SELECT] = do_select, [LOOP_I_TO_F] = do_i_to_f, [LOOP_F_TO_I] = do_f_to_i,
-    [LOOP_U_TO_UNIT] = do_u_to_unit, [LOOP_B_TO_F] = do_b_to_f,
+    [LOOP_ADD] = do_add,
+    [LOOP_SUB] = do_sub,
+    [LOOP_MUL] = do_mul,
+    [LOOP_DIV] = do_div,
+    [LOOP_FMA] = do_fma,
+    [LOOP_MIN] = do_min,
+    [LOOP_MAX] = do_max,
+    [LOOP_NEG] = do_neg,
+    [LOOP_ABS] = do_abs,
+    [LOOP_EXP] = do_exp,
+    [LOOP_LOG] = do_log,
+    [LOOP_SQRT] = do_sqrt,
+    [LOOP_RSQRT] = do_rsqrt,
+    [LOOP_TANH] = do_tanh,
+    [LOOP_SIN] = do_sin,
+    [LOOP_COS] = do_cos,
+    [LOOP_POW] = do_pow,
+    [LOOP_IADD] = do_iadd,
+    [LOOP_ISUB] = do_isub,
+    [LOOP_IMUL] = do_imul,
+    [LOOP_IMULHI] = do_imulhi,
+    [LOOP_IAND] = do_iand,
+    [LOOP_IXOR] = do_ixor,
+    [LOOP_ISHR] = do_ishr,
+    [LOOP_FLT] = do_flt,
+    [LOOP_FLE] = do_fle,
+    [LOOP_FEQ] = do_feq,
+    [LOOP_ILT] = do_ilt,
+    [LOOP_ILE] = do_ile,
+    [LOOP_IEQ] = do_ieq,
+    [LOOP_AND] = do_and,
+    [LOOP_OR] = do_or,
+    [LOOP_NOT] = do_not,
+    [LOOP_SELECT] = do_select,
+    [LOOP_I_TO_F] = do_i_to_f,
+    [LOOP_F_TO_I] = do_f_to_i,
+    [LOOP_U_TO_UNIT] = do_u_to_unit,
+    [LOOP_B_TO_F] = do_b_to_f,
 };
 
-/* ---- memory ----------------------------------------------------------------------------------------------------------- */
+/* ---- memory ------------------------------------------------------------------------------------------------------ */
 
 static Cell load(const char *at, LoopMemory memory) {
     uint16_t half;
@@ -96,16 +124,25 @@ static Cell load(const char *at, LoopMemory memory) {
 static void store(char *at, LoopMemory memory, Cell cell) {
     uint16_t half;
     switch (memory) {
-    case LOOP_MEM_BF16: half = loop_to_bf16(cell.f); memcpy(at, &half, 2); return;
-    case LOOP_MEM_F16: half = loop_to_f16(cell.f); memcpy(at, &half, 2); return;
-    case LOOP_MEM_U16: half = (uint16_t)cell.i; memcpy(at, &half, 2); return;
+    case LOOP_MEM_BF16:
+        half = loop_to_bf16(cell.f);
+        memcpy(at, &half, 2);
+        return;
+    case LOOP_MEM_F16:
+        half = loop_to_f16(cell.f);
+        memcpy(at, &half, 2);
+        return;
+    case LOOP_MEM_U16:
+        half = (uint16_t)cell.i;
+        memcpy(at, &half, 2);
+        return;
     case LOOP_MEM_U8: *at = (char)cell.b; return;
     case LOOP_MEM_F32: memcpy(at, &cell.f, 4); return;
     case LOOP_MEM_I32: memcpy(at, &cell.i, 4); return;
     }
 }
 
-/* ---- reductions -------------------------------------------------------------------------------------------------------- */
+/* ---- reductions -------------------------------------------------------------------------------------------------- */
 
 typedef struct Sum {
     float lane[LOOP_LANES];
@@ -154,7 +191,7 @@ static void pass_reductions(Run *run, const LoopPass *pass, bool begin) {
     }
 }
 
-/* ---- running ----------------------------------------------------------------------------------------------------------- */
+/* ---- running ----------------------------------------------------------------------------------------------------- */
 
 static char *address(const Run *run, const LoopInstr *instr) {
     const LoopAccess *access = &instr->access;
@@ -232,8 +269,10 @@ void loop_interpret(const Loop *loop, void *const *pointers, int64_t lo, int64_t
         for (int p = 0; p < loop->passes.n; p++) {
             const LoopPass *pass = &loop->passes.at[p];
             for (int a = loop->n_outer; a < loop->n_axes; a++) run.index[a] = 0;
-            if (pass->per_row) eval_all(&run, pass);
-            else inner_pass(&run, pass);
+            if (pass->per_row)
+                eval_all(&run, pass);
+            else
+                inner_pass(&run, pass);
         }
     }
     arena_free(arena);

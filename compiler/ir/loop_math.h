@@ -168,7 +168,7 @@ static inline float loop_powf(float x, float y) {
     return y == 0 ? 1.0f : z;
 }
 
-/* ---- narrow floats, rounded to nearest even -------------------------------------------------------------------------- */
+/* ---- narrow floats, rounded to nearest even ---------------------------------------------------------------------- */
 
 static inline uint16_t loop_to_bf16(float x) {
     uint32_t bits = math_bits(x);

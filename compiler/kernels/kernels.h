@@ -53,6 +53,7 @@ typedef struct Collective {
     int64_t elements; /* of the whole, over the axis */
     /* gather, scatter and exchange move blocks: `outer` blocks of `inner` elements for each rank of the axis */
     int64_t outer, inner;
+    const char *why;   /* "x is partial(sum), its use needs replicated" */
     const char *where; /* "train.plan:41: all_reduce over data" */
 } Collective;
 

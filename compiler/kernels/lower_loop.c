@@ -315,7 +315,11 @@ void lower_loop_unit(Lowering *l, Unit *unit) {
     for (int i = 0; i < unit->domain.n; i++)
         if (shape_find(&unit->reduced, unit->domain.dims[i]) >= 0) e.axes.dims[e.axes.n++] = unit->domain.dims[i];
     for (int i = 0; i < e.axes.n; i++) extent[i] = lower_extent(l, node_with(unit, e.axes.dims[i]), e.axes.dims[i]);
-    Loop *loop = loop_new(l->arena, kernel->name, extent, e.n_outer, e.axes.n);
+    /* A short sum, as the last of a norm over stacked layers, runs point by point: lanes along it would make the code
+     * follow from the number of layers. */
+    bool is_short = e.axes.n == 1 && e.n_outer == 0 && extent[0] < 1024;
+    if (is_short) extent[1] = 1;
+    Loop *loop = loop_new(l->arena, kernel->name, extent, e.n_outer, e.axes.n + is_short);
     loop->span = kernel->span;
     const Dim *last = unit->domain.n ? unit->domain.dims[unit->domain.n - 1] : NULL;
     loop->lanes_outer = e.n_outer > 0 && (!unit->reduced.n || shape_find(&unit->reduced, last) < 0);

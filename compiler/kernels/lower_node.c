@@ -328,6 +328,9 @@ static Kernel *collective_kernel(Lowering *l, Node *node, Collective c, BufferRe
     Kernel *kernel = lower_kernel(l, KERNEL_COLLECTIVE, op_info(node)->name, node->span);
     kernel_add_ref(l, kernel, in);
     kernel_add_ref(l, kernel, out);
+    const Node *x = node->in[0];
+    const char *from = axis_type_text(l->arena, x->type[c.axis]), *to = axis_type_text(l->arena, node->type[c.axis]);
+    c.why = arena_printf(l->arena, "`%s` is %s, its use needs %s", x->name ? x->name : op_info(x)->name, from, to);
     c.where = arena_printf(l->arena, "%s: %s over %s", session_where(l->graph->session, node->span), op_info(node)->name,
                            l->graph->mesh->axes[c.axis].name);
     kernel->collective = NEW(l->arena, Collective);

@@ -61,7 +61,7 @@ Buffer *lower_tensor(Lowering *l, Tensor *tensor) {
         bytes *= l->graph->mesh ? local_extent(l->graph->mesh, tensor->type, tensor->shape.dims[i]) : tensor->shape.dims[i]->size;
     buffer = lower_buffer(l, tensor->name, kind_of_class(tensor->class), tensor->dtype, bytes, tensor->span);
     buffer->tensor = tensor;
-    buffer->persistent = true;
+    buffer->persistent = tensor->class != CLASS_CACHE; /* caches live while sampling alone */
     buffer->home = NULL;
     if (tensor->class == CLASS_DATA) buffer->flights = l->flights;
     map_put(l->arena, l->tensors, tensor->name, buffer);

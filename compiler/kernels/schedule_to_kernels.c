@@ -133,6 +133,12 @@ RoleProgram *schedule_to_kernels(const Step *step, const Mesh *mesh, const Sched
         }
     lower_entry(&l, "update", step->update, false);
     lower_entry(&l, "eval", step->eval, false);
+    int sampling = position;
     lower_entry(&l, "decode", step->decode, false);
+    for (int i = 0; i < program->buffers.n; i++) { /* from token to token */
+        if (program->buffers.at[i]->kind != MEM_CACHE) continue;
+        lower_touch(&l, program->buffers.at[i], sampling);
+        lower_touch(&l, program->buffers.at[i], position - 1);
+    }
     return program;
 }

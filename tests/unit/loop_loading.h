@@ -21,7 +21,8 @@ static inline const char *folder_new(Arena *arena) {
 /* The module, linked with `stub` (C text, or NULL). The files are removed once it is loaded. */
 static inline void *load_module(Arena *arena, Codegen *g, const char *stub) {
     const char *folder = folder_new(arena);
-    const char *object = arena_printf(arena, "%s/loops.o", folder), *shared = arena_printf(arena, "%s/loops.so", folder);
+    const char *object = arena_printf(arena, "%s/loops.o", folder),
+               *shared = arena_printf(arena, "%s/loops.so", folder);
     const char *source = arena_printf(arena, "%s/stub.c", folder);
     if (!codegen_object(g, object)) BUG("no object");
     if (stub != NULL) {
@@ -30,7 +31,8 @@ static inline void *load_module(Arena *arena, Codegen *g, const char *stub) {
         fputs(stub, file);
         fclose(file);
     }
-    const char *command = arena_printf(arena, "cc -shared -fPIC -o %s %s %s -lm", shared, object, stub != NULL ? source : "");
+    const char *command =
+        arena_printf(arena, "cc -shared -fPIC -o %s %s %s -lm", shared, object, stub != NULL ? source : "");
     if (system(command) != 0) BUG("`%s` failed", command);
     void *library = dlopen(shared, RTLD_NOW | RTLD_LOCAL);
     if (library == NULL) BUG("%s", dlerror());

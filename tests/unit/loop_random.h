@@ -80,7 +80,8 @@ static inline LoopAccess case_access(LoopCase *c, LoopMemory memory, int n, bool
     if (gathers) access.index_stride = case_chance(c, 30) ? 1 : stride;
     int64_t elements = 1 + access.offset + access.index_stride * (CASE_GATHER_ROWS - 1);
     for (int i = 0; i < n; i++) elements += (c->loop->extent[i] - 1) * access.stride[i];
-    c->buffers[c->n_buffers++] = (CaseBuffer){.memory = memory, .bytes = elements * loop_memory_bytes(memory), .output = output};
+    c->buffers[c->n_buffers++] =
+        (CaseBuffer){.memory = memory, .bytes = elements * loop_memory_bytes(memory), .output = output};
     return access;
 }
 
@@ -119,7 +120,8 @@ static inline void case_store(LoopCase *c, bool per_row, LoopType type) {
 static inline void case_op(LoopCase *c, bool per_row) {
     LoopBuilder *b = &c->builder;
     if (case_chance(c, 3)) {
-        case_keep(c, loop_random_bits(b, case_pick(c, LOOP_TYPE_I), case_pick(c, LOOP_TYPE_I), case_pick(c, LOOP_TYPE_I)));
+        case_keep(c,
+                  loop_random_bits(b, case_pick(c, LOOP_TYPE_I), case_pick(c, LOOP_TYPE_I), case_pick(c, LOOP_TYPE_I)));
         return;
     }
     int n_axes = per_row ? c->loop->n_outer : c->loop->n_axes;
@@ -151,7 +153,8 @@ static inline void case_pass(LoopCase *c, bool per_row, bool last) {
     LoopValue sums[3];
     int n_sums = 0;
     for (int i = last ? case_below(c, 2) : 1 + case_below(c, 3); i > 0; i--)
-        sums[n_sums++] = loop_emit(&c->builder, (LoopOp)(LOOP_REDUCE_SUM + case_below(c, 3)), case_pick(c, LOOP_TYPE_F), -1, -1);
+        sums[n_sums++] =
+            loop_emit(&c->builder, (LoopOp)(LOOP_REDUCE_SUM + case_below(c, 3)), case_pick(c, LOOP_TYPE_F), -1, -1);
     memcpy(c->values, rows, sizeof *rows * (size_t)n_rows);
     c->n_values = n_rows;
     for (int i = 0; i < n_sums; i++) case_keep(c, sums[i]);
@@ -173,7 +176,8 @@ static inline LoopCase *loop_case(Arena *arena, Name name, uint32_t seed) {
     c->loop->lanes_outer = n_outer > 0 && case_chance(c, 35);
     static const int64_t blocks[] = {16, 32, 7, 100, 64};
     if (n_inner > 0 && case_chance(c, 30))
-        c->loop->block = case_chance(c, 40) ? extent[n_outer + n_inner - 1] * (1 + case_below(c, 3)) : blocks[case_below(c, 5)];
+        c->loop->block =
+            case_chance(c, 40) ? extent[n_outer + n_inner - 1] * (1 + case_below(c, 3)) : blocks[case_below(c, 5)];
     c->builder = (LoopBuilder){.arena = arena, .loop = c->loop};
     int n_passes = n_inner == 0 ? 1 : 1 + case_below(c, 4);
     for (int p = 0; p < n_passes; p++)
@@ -214,13 +218,20 @@ static inline void case_fill(const LoopCase *original, void **pointers) {
             if (bits % 512 == 1) x *= 1e4f;
             uint16_t half = (uint16_t)(bits >> 3);
             int32_t integer = buffer->indices ? (int32_t)(bits % CASE_GATHER_ROWS) : (int32_t)(bits % 97) - 17;
-            if (buffer->indices) half = (uint16_t)integer;
-            else if (buffer->memory == LOOP_MEM_BF16) half = (uint16_t)((half & 0x80FF) | 0x3F00);
-            else if (buffer->memory == LOOP_MEM_F16) half = (uint16_t)((half & 0x87FF) | 0x3800);
-            if (buffer->memory == LOOP_MEM_F32) memcpy(at + i * size, &x, 4);
-            else if (buffer->memory == LOOP_MEM_I32) memcpy(at + i * size, &integer, 4);
-            else if (size == 2) memcpy(at + i * size, &half, 2);
-            else at[i] = (char)(bits & 1);
+            if (buffer->indices)
+                half = (uint16_t)integer;
+            else if (buffer->memory == LOOP_MEM_BF16)
+                half = (uint16_t)((half & 0x80FF) | 0x3F00);
+            else if (buffer->memory == LOOP_MEM_F16)
+                half = (uint16_t)((half & 0x87FF) | 0x3800);
+            if (buffer->memory == LOOP_MEM_F32)
+                memcpy(at + i * size, &x, 4);
+            else if (buffer->memory == LOOP_MEM_I32)
+                memcpy(at + i * size, &integer, 4);
+            else if (size == 2)
+                memcpy(at + i * size, &half, 2);
+            else
+                at[i] = (char)(bits & 1);
         }
         pointers[k] = at;
     }

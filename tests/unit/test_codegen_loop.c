@@ -2,7 +2,7 @@
  *
  * Random loops (loop_random.h) go into one object for each target, which is linked to a shared object and loaded. The
  * 512-bit form of the code also runs on machines without AVX-512: LLVM splits its vectors. */
-#include "codegen/codegen.h"
+#include "codegen/llvm_util.h"
 #include "ir/loop_math.h"
 #include "loop_loading.h"
 #include "loop_random.h"
@@ -50,18 +50,20 @@ static void compare(LoopCase *c, void *library, int seed, const char *what) {
     case_release(c, found);
 }
 
-/* ---- every function on many arguments --------------------------------------------------------------------------------- */
+/* ---- every function on many arguments ---------------------------------------------------------------------------- */
 
 enum { N_ARGUMENTS = 1 << 16 };
 
 /* Floats of every size and sign, then special ones. */
 static void fill_arguments(float *x, float *y) {
     for (uint32_t i = 0; i < N_ARGUMENTS; i++) {
-        x[i] = i % 4 == 0 ? math_float(i << 16 | (i * 2654435761u >> 16)) : ((float)(i * 2654435761u >> 8) * 0x1p-24f - 0.5f) * 200.0f;
+        x[i] = i % 4 == 0 ? math_float(i << 16 | (i * 2654435761u >> 16))
+                          : ((float)(i * 2654435761u >> 8) * 0x1p-24f - 0.5f) * 200.0f;
         y[i] = (float)((int32_t)(i * 40503u) >> 16) * 0x1p-11f;
     }
-    static const float special[] = {0.0f, -0.0f, INFINITY, -INFINITY, NAN, 1e-45f, 1e-39f, 0x1p-126f, 3.4e38f, 1.0f,
-                                    -1.0f, 0.625f, 88.7228394f, -87.3365479f, -103.97f, 4194304.0f, 2147483648.0f, -2147483648.0f};
+    static const float special[] = {0.0f,        -0.0f,        INFINITY, -INFINITY,  NAN,           1e-45f,
+                                    1e-39f,      0x1p-126f,    3.4e38f,  1.0f,       -1.0f,         0.625f,
+                                    88.7228394f, -87.3365479f, -103.97f, 4194304.0f, 2147483648.0f, -2147483648.0f};
     for (size_t i = 0; i < sizeof special / sizeof *special; i++) x[i] = special[i];
 }
 
@@ -75,7 +77,8 @@ static Loop *function_loop(Session *s, LoopOp op) {
     LoopValue x = loop_load(&b, access), y;
     access.pointer = 1;
     y = loop_load(&b, access);
-    LoopValue z = loop_emit(&b, op, x, loop_op_table[op].operands > 1 ? y : -1, loop_op_table[op].operands > 2 ? x : -1);
+    LoopValue z =
+        loop_emit(&b, op, x, loop_op_table[op].operands > 1 ? y : -1, loop_op_table[op].operands > 2 ? x : -1);
     access.pointer = 2;
     access.memory = loop->code.at[z].type == LOOP_TYPE_F ? LOOP_MEM_F32 : LOOP_MEM_I32;
     if (loop->code.at[z].type == LOOP_TYPE_B) access.memory = LOOP_MEM_U8;
@@ -96,8 +99,8 @@ static void compare_function(Session *s, void *library, LoopOp op, const char *w
     kernel((void *[]){x, y, found}, 1001, N_ARGUMENTS);
     for (int i = 0; i < N_ARGUMENTS; i++)
         if (expected[i] != found[i] && !(case_is_nan(LOOP_MEM_F32, expected[i]) && case_is_nan(LOOP_MEM_F32, found[i])))
-            fail_msg("%s: %s(%.9g, %.9g) is %08x, interpreted %08x", what, loop->name, (double)x[i], (double)y[i], found[i],
-                     expected[i]);
+            fail_msg("%s: %s(%.9g, %.9g) is %08x, interpreted %08x", what, loop->name, (double)x[i], (double)y[i],
+                     found[i], expected[i]);
 }
 
 /* Sums just beside the middle of two floats, which a product and a sum in double round the wrong way. */
@@ -127,7 +130,8 @@ static Loop *rounded_once_loop(Session *s) {
     loop_begin_pass(&b, true);
     LoopValue x = loop_load(&b, (LoopAccess){.pointer = 0, .stride = {1}});
     LoopValue y = loop_load(&b, (LoopAccess){.pointer = 1, .stride = {1}});
-    loop_store(&b, (LoopAccess){.pointer = 2, .stride = {1}}, loop_emit(&b, LOOP_FMA, x, y, loop_const_f(&b, 1 + 0x1p-23)));
+    loop_store(&b, (LoopAccess){.pointer = 2, .stride = {1}},
+               loop_emit(&b, LOOP_FMA, x, y, loop_const_f(&b, 1 + 0x1p-23)));
     return loop;
 }
 
@@ -150,7 +154,7 @@ static void functions_at(const char *cpu, int vector_bits) {
     session_free(s);
 }
 
-/* ---- random loops ----------------------------------------------------------------------------------------------------- */
+/* ---- random loops ------------------------------------------------------------------------------------------------ */
 
 static void random_loops(const char *cpu, int vector_bits, int first) {
     Session *s = session_new();
@@ -173,7 +177,20 @@ static void random_loops(const char *cpu, int vector_bits, int first) {
     session_free(s);
 }
 
-/* ---- debug info -------------------------------------------------------------------------------------------------------- */
+static bool cpu_has(const char *cpu) {
+#if defined(__x86_64__)
+    if (strcmp(cpu, "x86-64-v3") == 0) return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+    if (strcmp(cpu, "x86-64-v4") == 0)
+        return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+               __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+    return true;
+#else
+    (void)cpu;
+    return false;
+#endif
+}
+
+/* ---- debug info -------------------------------------------------------------------------------------------------- */
 
 static const char *output_of(Arena *arena, const char *command) {
     FILE *pipe = popen(command, "r");
@@ -236,7 +253,46 @@ static void test_debug_info(void **state) {
     }
 }
 
-/* ---- targets ------------------------------------------------------------------------------------------------------------ */
+/* ---- targets ----------------------------------------------------------------------------------------------------- */
+
+/* Each target uses its own registers, and no target calls a function for a fused multiply-add. */
+static void test_vector_registers(void **state) {
+    (void)state;
+    static const struct {
+        const char *cpu, *used, *unused;
+    } targets[] = {{"x86-64-v2", "xmm", "ymm"}, {"x86-64-v3", "ymm", "zmm"}, {"x86-64-v4", "zmm", "call"}};
+    for (size_t i = 0; i < sizeof targets / sizeof *targets && cpu_has("x86-64-v2"); i++) {
+        Session *s = session_new();
+        Target target;
+        assert_true(target_find(s, targets[i].cpu, &target));
+        Codegen *g = codegen_new(s, &target, "registers");
+        codegen_loop(g, function_loop(s, LOOP_TANH));
+        const char *folder = folder_new(s->arena), *path = arena_printf(s->arena, "%s/registers.s", folder);
+        assert_true(codegen_assembly(g, path));
+        const char *text = output_of(s->arena, arena_printf(s->arena, "cat %s", path));
+        assert_non_null(strstr(text, targets[i].used));
+        assert_null(strstr(text, targets[i].unused));
+        assert_null(strstr(text, "fmaf"));
+        unlink(path);
+        rmdir(folder);
+        codegen_free(g);
+        session_free(s);
+    }
+}
+
+/* Loops that differ in name, lines and number of rows have one key; others do not. */
+static void test_loop_key(void **state) {
+    (void)state;
+    Session *s = session_new();
+    Loop *x = function_loop(s, LOOP_EXP), *y = function_loop(s, LOOP_EXP), *z = function_loop(s, LOOP_EXP);
+    y->name = intern(s->names, "other");
+    y->extent[0] = 77;
+    z->code.at[0].access.offset = 1;
+    assert_string_equal(cg_loop_key(s->arena, x), cg_loop_key(s->arena, y));
+    assert_string_not_equal(cg_loop_key(s->arena, x), cg_loop_key(s->arena, z));
+    assert_string_not_equal(cg_loop_key(s->arena, x), cg_loop_key(s->arena, function_loop(s, LOOP_TANH)));
+    session_free(s);
+}
 
 static void test_unknown_target(void **state) {
     (void)state;
@@ -245,19 +301,6 @@ static void test_unknown_target(void **state) {
     assert_false(target_find(s, "x86-64-v5", &target));
     assert_int_equal(diag_count(s, SEV_ERROR), 1);
     session_free(s);
-}
-
-static bool cpu_has(const char *cpu) {
-#if defined(__x86_64__)
-    if (strcmp(cpu, "x86-64-v3") == 0) return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-    if (strcmp(cpu, "x86-64-v4") == 0)
-        return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-               __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
-    return true;
-#else
-    (void)cpu;
-    return false;
-#endif
 }
 
 static void run_on(const char *cpu, int vector_bits, int first) {
@@ -269,17 +312,34 @@ static void run_on(const char *cpu, int vector_bits, int first) {
     functions_at(cpu, vector_bits);
 }
 
-static void test_128_bits(void **state) { (void)state; run_on("x86-64-v2", 0, 1); }
-static void test_256_bits(void **state) { (void)state; run_on("x86-64-v3", 0, 1); }
-static void test_512_bits(void **state) { (void)state; run_on("x86-64-v4", 0, 1); }
-static void test_512_bits_split(void **state) { (void)state; run_on("x86-64-v3", 512, 1001); }
-static void test_native(void **state) { (void)state; random_loops("native", 0, 2001); }
+static void test_128_bits(void **state) {
+    (void)state;
+    run_on("x86-64-v2", 0, 1);
+}
+static void test_256_bits(void **state) {
+    (void)state;
+    run_on("x86-64-v3", 0, 1);
+}
+static void test_512_bits(void **state) {
+    (void)state;
+    run_on("x86-64-v4", 0, 1);
+}
+static void test_512_bits_split(void **state) {
+    (void)state;
+    run_on("x86-64-v3", 512, 1001);
+}
+static void test_native(void **state) {
+    (void)state;
+    random_loops("native", 0, 2001);
+}
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_128_bits),       cmocka_unit_test(test_256_bits), cmocka_unit_test(test_512_bits),
-        cmocka_unit_test(test_512_bits_split), cmocka_unit_test(test_native),
-        cmocka_unit_test(test_debug_info),     cmocka_unit_test(test_unknown_target),
+        cmocka_unit_test(test_128_bits),       cmocka_unit_test(test_256_bits),
+        cmocka_unit_test(test_512_bits),       cmocka_unit_test(test_512_bits_split),
+        cmocka_unit_test(test_native),         cmocka_unit_test(test_debug_info),
+        cmocka_unit_test(test_unknown_target), cmocka_unit_test(test_vector_registers),
+        cmocka_unit_test(test_loop_key),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -13,7 +13,7 @@
 
 enum { N_LOOPS = 100, WARP = 32, HALF = 16, STACK = 1 << 16, BLOCK_THREADS = 64, BLOCKS = 3 };
 
-/* ---- one warp at a time ------------------------------------------------------------------------------------------------ */
+/* ---- one warp at a time ------------------------------------------------------------------------------------------ */
 
 static struct {
     ucontext_t scheduler, threads[WARP];
@@ -112,8 +112,10 @@ static const char stub[] =
     "uint32_t plan_emulated_block(void) { return plan_emulated.block(); }\n"
     "uint32_t plan_emulated_block_size(void) { return plan_emulated.block_size(); }\n"
     "uint32_t plan_emulated_grid_size(void) { return plan_emulated.grid_size(); }\n"
-    "float plan_emulated_shuffle_down(uint32_t m, float x, uint32_t k, uint32_t s) { return plan_emulated.down(m, x, k, s); }\n"
-    "float plan_emulated_shuffle_index(uint32_t m, float x, uint32_t k, uint32_t s) { return plan_emulated.index(m, x, k, s); }\n"
+    "float plan_emulated_shuffle_down(uint32_t m, float x, uint32_t k, uint32_t s) { return plan_emulated.down(m, x, "
+    "k, s); }\n"
+    "float plan_emulated_shuffle_index(uint32_t m, float x, uint32_t k, uint32_t s) { return plan_emulated.index(m, x, "
+    "k, s); }\n"
     "void plan_emulated_warp_barrier(uint32_t m) { plan_emulated.barrier(m); }\n";
 
 typedef struct Emulated {
@@ -122,7 +124,7 @@ typedef struct Emulated {
     void (*barrier)(uint32_t);
 } Emulated;
 
-/* ---- tests -------------------------------------------------------------------------------------------------------------- */
+/* ---- tests ------------------------------------------------------------------------------------------------------- */
 
 /* `$` in symbols of C is not portable: the names have no dots here. */
 static LoopCase *case_new(Session *s, int seed) {
@@ -197,7 +199,8 @@ static void test_assembled(void **state) {
         assert_non_null(file);
         fputs(text, file);
         fclose(file);
-        if (ptxas != NULL && !assembles(ptxas, path, architectures[i % 4].target)) fail_msg("ptxas refuses seed %d", i + 1);
+        if (ptxas != NULL && !assembles(ptxas, path, architectures[i % 4].target))
+            fail_msg("ptxas refuses seed %d", i + 1);
     }
     unlink(path);
     rmdir(folder);

@@ -1,4 +1,5 @@
-/* Loop descriptions: printing, checking, collapsing, random bits, the order of reductions, the mathematical functions. */
+/* Loop descriptions: printing, checking, collapsing, random bits, the order of reductions, the mathematical functions.
+ */
 #include "ir/loop_math.h"
 #include "loop_random.h"
 
@@ -201,13 +202,14 @@ static void test_collapse(void **state) {
     arena_free(f.arena);
 }
 
-/* ---- mathematical functions against libm in double ---------------------------------------------------------------------- */
+/* ---- mathematical functions against libm in double --------------------------------------------------------------- */
 
 /* Error of `found` in units of the last place of the true value (of the smallest normal below it). */
 static double ulps(float found, double truth) {
     if (isnan(truth)) return isnan(found) ? 0 : INFINITY;
     float rounded = (float)truth;
-    if (isinf(rounded) || isinf(found)) return found == rounded ? 0 : fabs(truth) > 3.4028e38 || isinf(truth) ? 1 : INFINITY;
+    if (isinf(rounded) || isinf(found))
+        return found == rounded ? 0 : fabs(truth) > 3.4028e38 || isinf(truth) ? 1 : INFINITY;
     int exponent;
     frexp(truth, &exponent);
     if (truth == 0 || exponent < -125) exponent = -125;
@@ -224,8 +226,9 @@ typedef struct Checked {
 static void test_math(void **state) {
     (void)state;
     static const Checked functions[] = {
-        {"exp", loop_expf, exp, -104, 89, 2},    {"exp", loop_expf, exp, -1e-3, 1e-3, 1}, {"log", loop_logf, log, 1e-38, 1e-30, 2},
-        {"log", loop_logf, log, 0.3, 3, 2},      {"log", loop_logf, log, 1e-3, 1e9, 2},   {"tanh", loop_tanhf, tanh, -11, 11, 2.5},
+        {"exp", loop_expf, exp, -104, 89, 2},     {"exp", loop_expf, exp, -1e-3, 1e-3, 1},
+        {"log", loop_logf, log, 1e-38, 1e-30, 2}, {"log", loop_logf, log, 0.3, 3, 2},
+        {"log", loop_logf, log, 1e-3, 1e9, 2},    {"tanh", loop_tanhf, tanh, -11, 11, 2.5},
         {"tanh", loop_tanhf, tanh, -1, 1, 2.5},
     };
     for (size_t k = 0; k < sizeof functions / sizeof *functions; k++) {
@@ -278,7 +281,8 @@ static void test_math_ends(void **state) {
     assert_true(loop_sinf(0) == 0 && loop_cosf(0) == 1 && isnan(loop_sinf(inf)) && isnan(loop_cosf(nan)));
     assert_true(isnan(loop_sinf(1e9f)));
     assert_true(loop_powf(2, 10) == 1024 && loop_powf(0, 2) == 0 && loop_powf(0, -1) == inf && loop_powf(3, 0) == 1);
-    assert_true(isnan(loop_powf(-1, 0.5f)) && isnan(loop_powf(nan, 2)) && loop_powf(10, 40) == inf && loop_powf(10, -60) == 0);
+    assert_true(isnan(loop_powf(-1, 0.5f)) && isnan(loop_powf(nan, 2)) && loop_powf(10, 40) == inf &&
+                loop_powf(10, -60) == 0);
     assert_true(loop_to_int(3.99f) == 3 && loop_to_int(-3.99f) == -3 && loop_to_int(nan) == 0);
     assert_true(loop_to_int(1e20f) == INT32_MAX && loop_to_int(-1e20f) == INT32_MIN);
     assert_true(isnan(loop_maxf(nan, 1)) && isnan(loop_maxf(1, nan)) && isnan(loop_minf(1, nan)));
@@ -289,15 +293,17 @@ static void test_narrow_floats(void **state) {
     (void)state;
     for (uint32_t h = 0; h < 65536; h++) {
         float x = loop_from_f16((uint16_t)h);
-        if (isnan(x)) assert_int_equal(loop_to_f16(x) & 0x7E00, 0x7E00);
-        else assert_int_equal(loop_to_f16(x), h);
+        if (isnan(x))
+            assert_int_equal(loop_to_f16(x) & 0x7E00, 0x7E00);
+        else
+            assert_int_equal(loop_to_f16(x), h);
         float y = loop_from_bf16((uint16_t)h);
         if (!isnan(y)) assert_int_equal(loop_to_bf16(y), h);
     }
     assert_true(loop_from_f16(0x3C00) == 1 && loop_from_f16(0x0001) == 0x1p-24f && loop_from_f16(0x7BFF) == 65504);
     assert_int_equal(loop_to_f16(65519.9f), 0x7BFF);
     assert_int_equal(loop_to_f16(65520.0f), 0x7C00);
-    assert_int_equal(loop_to_f16(1.0f + 0x1p-11f), 0x3C00);           /* the middle goes to even */
+    assert_int_equal(loop_to_f16(1.0f + 0x1p-11f), 0x3C00); /* the middle goes to even */
     assert_int_equal(loop_to_f16(1.0f + 0x1p-11f + 0x1p-20f), 0x3C01);
     assert_int_equal(loop_to_f16(0x1.8p-24f), 0x0002);
     assert_int_equal(loop_to_bf16(1.0f + 0x1p-8f), 0x3F80);
@@ -307,11 +313,16 @@ static void test_narrow_floats(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_print),     cmocka_unit_test(test_verify),
-        cmocka_unit_test(test_random_bits), cmocka_unit_test(test_sum_order),
-        cmocka_unit_test(test_lanes_outer_order), cmocka_unit_test(test_collapse),
-        cmocka_unit_test(test_math),      cmocka_unit_test(test_trig),
-        cmocka_unit_test(test_pow),       cmocka_unit_test(test_math_ends),
+        cmocka_unit_test(test_print),
+        cmocka_unit_test(test_verify),
+        cmocka_unit_test(test_random_bits),
+        cmocka_unit_test(test_sum_order),
+        cmocka_unit_test(test_lanes_outer_order),
+        cmocka_unit_test(test_collapse),
+        cmocka_unit_test(test_math),
+        cmocka_unit_test(test_trig),
+        cmocka_unit_test(test_pow),
+        cmocka_unit_test(test_math_ends),
         cmocka_unit_test(test_narrow_floats),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

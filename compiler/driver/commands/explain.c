@@ -1,6 +1,6 @@
-/* plc explain CODE: the entry of an error code in the reference. (What a plan costs line by line is not built yet.) */
+/* plc explain CODE: the entry of an error code in the reference. plc explain FILE: what its plans cost. */
 #include "driver/library.h"
-#include "driver/options.h"
+#include "driver/pipeline.h"
 
 /* "P0301" of "P0301", "p0301" or "error[P0301]"; NULL when `text` is no code. */
 static Name code_of(Session *s, const char *text) {
@@ -35,10 +35,7 @@ static const char *nearest_code(Session *s, const char *errors, Name code) {
 int command_explain(Session *s, const Options *options) {
     const char *what = options->arguments[0];
     Name code = code_of(s, what);
-    if (!code) {
-        diag_error(s, "P9000", (Span){0, 0, 0}, "`plc explain FILE` is not built yet");
-        return EXIT_ERRORS;
-    }
+    if (!code) return pipeline_explain(s, options);
     const char *errors = library_errors(s), *end = NULL;
     if (!errors) {
         Diag *d = diag_error(s, "P0822", (Span){0, 0, 0}, "the error reference `errors.md` was not found");
