@@ -38,15 +38,19 @@ static double local_bytes(const Choices *c, const Node *node, int axis) {
     return bytes;
 }
 
+/* Rule 1 cuts a weight so that its work is cut: the activations come to it, whatever is smaller at this batch. */
+static const double weight_stays = 1e4;
+
 static double convert_cost(const Choices *c, const Node *value, int axis, AxisType need) {
     if (axis_type_equal(value->type[axis], need)) return 0;
+    bool stays = value->type[axis].kind == AXIS_SHARDED && !type_is_flat(value->type[axis]) && map_get(&c->weights, value);
     if (node_is_source(value) && need.kind != AXIS_PARTIAL) return 0;
     if (need.kind == AXIS_PARTIAL && node_is_zero(value)) return 0;
     for (int i = 0; i < c->made.n; i++)
         if (c->made.at[i].value == value && c->made.at[i].axis == axis && axis_type_equal(c->made.at[i].type, need)) return 0;
     double bytes = local_bytes(c, value, axis);
     if (value->type[axis].kind == AXIS_SHARDED) bytes /= (double)c->layout->mesh.axes[axis].size;
-    return conversion_bytes(&c->layout->mesh, axis, bytes, value->type[axis], need);
+    return conversion_bytes(&c->layout->mesh, axis, bytes, value->type[axis], need) * (stays ? weight_stays : 1);
 }
 
 bool shape_is_stacked(const Shape *shape) { return shape->n > 1 && shape->dims[0]->is_repeated; }
@@ -228,8 +232,9 @@ static void choose_repeat(Choices *c, Node *node) {
     for (int i = 0; i < node->n_in; i++) {
         Node *param = region->params.at[i];
         if (i >= region->n_carries) copy_types(param->type, node->in[i]->type);
-        else
-            for (int a = 0; a < c->layout->mesh.n; a++) param->type[a] = layout_type(c->layout, a, &param->shape);
+        if (map_get(&c->weights, node->in[i])) map_put(c->arena, &c->weights, param, param);
+        if (i >= region->n_carries) continue;
+        for (int a = 0; a < c->layout->mesh.n; a++) param->type[a] = layout_type(c->layout, a, &param->shape);
     }
     for (bool again = true; again;) {
         again = false;
@@ -266,5 +271,8 @@ void choose_region(Choices *c, Region *region) {
         else
             for (int a = 0; a < c->layout->mesh.n; a++) choose_axis(c, node, a);
         if (node->op == OP_RESULT) copy_types(choice_of(c, node)->need, node->type);
+        bool is_weight = node->op == OP_INPUT && node->tensor->class == CLASS_WEIGHT;
+        bool sees_weight = (op_info(node)->lower == LOWER_VIEW || node->op == OP_CAST) && map_get(&c->weights, node->in[0]);
+        if (is_weight || sees_weight) map_put(c->arena, &c->weights, node, node);
     }
 }

@@ -20,6 +20,7 @@ typedef struct Choices {
     const Layout *layout;
     Map of; /* Node -> NodeChoice */
     VEC(Made) made;
+    Map weights; /* nodes that are weights, or a layer's slice, another view or precision of one */
     Map stacked; /* repeat node -> AxisType *: wanted types of its results, MAX_MESH each; only flat ones count */
 } Choices;
 

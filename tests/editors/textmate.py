@@ -16,7 +16,7 @@ import tempfile
 
 ROOT = os.path.abspath(sys.argv[1])
 HERE = os.path.dirname(os.path.abspath(__file__))
-PINNED = ["babi==1.8.0", "babi-grammars==0.0.74", "identify==2.6.20", "onigurumacffi==1.5.0", "cffi==2.1.1", "pycengine==3.12"]
+PINNED = ["babi==1.8.0", "babi-grammars==0.0.74", "identify==2.6.20", "onigurumacffi==1.5.0", "cffi==2.1.1", "pycparser==3.12"]
 VENV = os.path.join(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "plan", "venv-editors")
 RESERVED = ["over", "on", "using", "padded", "uneven", "repeated", "along"]
 
