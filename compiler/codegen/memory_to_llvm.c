@@ -227,23 +227,27 @@ typedef struct Emitted {
 } Emitted;
 typedef VEC(Emitted) EmittedList;
 
-/* The loop's printed form without its name: loops with equal text are equal code, unless their lines differ. */
-static const char *loop_key(Arena *arena, const Loop *loop) {
-    Text text = {.arena = arena};
-    Loop nameless = *loop;
-    nameless.name = "";
-    loop_print(&nameless, &text);
-    text_printf(&text, "@%d:%d", loop->span.file, loop->span.lo);
-    return text.at;
+/* Loops with equal keys share a function. Those of a step's middle keep one for each source line, so that a debugger
+ * tells them apart; what makes, clears and updates the weights is the same few loops for every weight. */
+static const char *loop_key(Arena *arena, const Loop *loop, bool by_line) {
+    const char *key = cg_loop_key(arena, loop);
+    return by_line ? arena_printf(arena, "%s@%d:%d", key, loop->span.file, loop->span.lo) : key;
 }
 
-static void emit_loops(Codegen *g, const KernelList *list, Map *functions, EmittedList *done, int *longest) {
+static bool tells_lines_apart(const Entry *entry) {
+    static const char *const alike[] = {"init", "begin", "update"};
+    for (size_t i = 0; i < sizeof alike / sizeof *alike; i++)
+        if (strcmp(entry->name, alike[i]) == 0) return false;
+    return true;
+}
+
+static void emit_loops(Codegen *g, const KernelList *list, bool by_line, Map *functions, EmittedList *done, int *longest) {
     for (int i = 0; i < list->n; i++) {
         const Kernel *kernel = list->at[i];
         if (kernel->n_refs > *longest) *longest = kernel->n_refs;
-        if (kernel->kind == KERNEL_REPEAT) emit_loops(g, &kernel->body, functions, done, longest);
+        if (kernel->kind == KERNEL_REPEAT) emit_loops(g, &kernel->body, by_line, functions, done, longest);
         if (!kernel->loop) continue;
-        const char *key = loop_key(g->arena, kernel->loop);
+        const char *key = loop_key(g->arena, kernel->loop, by_line);
         V function = NULL;
         for (int k = 0; k < done->n; k++)
             if (strcmp(done->at[k].text, key) == 0) function = done->at[k].function;
@@ -281,7 +285,10 @@ void codegen_program(Codegen *g, RoleProgram *const *roles, int n_roles, const c
     for (int r = 0; r < n_roles; r++) {
         Map functions = {0};
         int longest = 1;
-        for (int i = 0; i < roles[r]->entries.n; i++) emit_loops(g, &roles[r]->entries.at[i].body, &functions, &done, &longest);
+        for (int i = 0; i < roles[r]->entries.n; i++) {
+            const Entry *entry = &roles[r]->entries.at[i];
+            emit_loops(g, &entry->body, tells_lines_apart(entry), &functions, &done, &longest);
+        }
         for (int i = 0; i < roles[r]->entries.n; i++) {
             CHECK(n < 256);
             entries[n++] = emit_entry(g, roles[r], &roles[r]->entries.at[i], &functions, longest);
