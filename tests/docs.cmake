@@ -23,3 +23,10 @@ add_test(NAME structure_rules COMMAND ${Python3_EXECUTABLE} ${structure}/check.p
 add_test(NAME structure_format COMMAND ${Python3_EXECUTABLE} ${structure}/format.py ${PROJECT_SOURCE_DIR})
 set_tests_properties(structure structure_rules structure_format PROPERTIES LABELS fast TIMEOUT 120)
 set_tests_properties(structure_format PROPERTIES SKIP_RETURN_CODE 77)
+
+# ---- editors ----
+set(editors ${CMAKE_CURRENT_SOURCE_DIR}/editors)
+add_test(NAME editors_textmate COMMAND ${Python3_EXECUTABLE} ${editors}/textmate.py ${PROJECT_SOURCE_DIR})
+add_test(NAME editors_vim COMMAND ${Python3_EXECUTABLE} ${editors}/vim.py ${PROJECT_SOURCE_DIR} $<TARGET_FILE:plc>)
+add_test(NAME editors_vscode COMMAND ${Python3_EXECUTABLE} ${editors}/vscode.py ${PROJECT_SOURCE_DIR})
+set_tests_properties(editors_textmate editors_vim editors_vscode PROPERTIES LABELS fast TIMEOUT 300)

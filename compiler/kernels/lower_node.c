@@ -324,13 +324,18 @@ static bool reduce_in_place(const Lowering *l, const Node *x) {
     return !value->place.ref.buffer->persistent && value->place.ref.buffer->home == l->home && !value->place.ref.step;
 }
 
+static const char *value_name(const Node *x) {
+    while (x->op != OP_INPUT && !x->name && x->n_in == 1) x = x->in[0];
+    return x->op == OP_INPUT ? x->tensor->name : x->name ? x->name : op_info(x)->name;
+}
+
 static Kernel *collective_kernel(Lowering *l, Node *node, Collective c, BufferRef in, BufferRef out) {
     Kernel *kernel = lower_kernel(l, KERNEL_COLLECTIVE, op_info(node)->name, node->span);
     kernel_add_ref(l, kernel, in);
     kernel_add_ref(l, kernel, out);
     const Node *x = node->in[0];
     const char *from = axis_type_text(l->arena, x->type[c.axis]), *to = axis_type_text(l->arena, node->type[c.axis]);
-    c.why = arena_printf(l->arena, "`%s` is %s, its use needs %s", x->name ? x->name : op_info(x)->name, from, to);
+    c.why = arena_printf(l->arena, "`%s` is %s, its use needs %s", value_name(x), from, to);
     c.where = arena_printf(l->arena, "%s: %s over %s", session_where(l->graph->session, node->span), op_info(node)->name,
                            l->graph->mesh->axes[c.axis].name);
     kernel->collective = NEW(l->arena, Collective);

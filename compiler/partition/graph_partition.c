@@ -148,12 +148,19 @@ static Node *convert_to_flat(Inserter *in, Node *value, int axis, AxisType to) {
     return node;
 }
 
+/* The line to blame: where the value was made, or where the weight stands whose gradient it is. */
+static Span conversion_span(const Node *value) {
+    const Tensor *tensor = value->tensor;
+    if (value->op == OP_INPUT && tensor) return tensor->of && !tensor->span.file ? tensor->of->span : tensor->span;
+    return value->span.file || !value->n_in ? value->span : conversion_span(value->in[0]);
+}
+
 static Node *convert_axis(Inserter *in, Node *value, int axis, AxisType to) {
     AxisType from = value->type[axis];
     Node *node = NEW(in->graph->arena, Node);
     node->op = collective_for(from, to);
     node->id = in->graph->n_nodes++;
-    node->dtype = value->dtype, node->shape = value->shape, node->span = value->span, node->name = value->name;
+    node->dtype = value->dtype, node->shape = value->shape, node->span = conversion_span(value), node->name = value->name;
     node->backward = value->backward;
     node->in = NEW(in->graph->arena, Node *);
     node->in[0] = value, node->n_in = 1;

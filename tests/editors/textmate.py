@@ -91,7 +91,7 @@ def check_stated(engine):
 
 
 # An independent, rough lexer: what each token must be, whatever stands around it.
-TOKEN = re.compile(r'(?P<comment>#.*)|(?P<string>"(?:\\.|[^"\\])*")|(?P<number>(?<![\w.])\d+(?:\.\d+)?(?:[eE][-+]?\d+)?)|(?P<word>[A-Za-z_]\w*)|'
+TOKEN = re.compile(r'(?P<comment>#.*)|(?P<string>"(?:\\.|[^"\\])*")|(?P<number>(?<![\w.])\d+(?:\.\d+)?(?:[eE][-+]?\d+)?(?:[ \t]*[A-Za-z]+/s\b)?)|(?P<word>[A-Za-z_]\w*)|'
                    r'(?P<operator>->|==|!=|<=|>=|[-+*/=<>])|(?P<bracket>[()\[\]{}])')
 WANTED = {"comment": "comment.line.number-sign", "string": "string.quoted.double", "number": "constant.numeric", "operator": "keyword.operator", "bracket": "punctuation"}
 

@@ -1,0 +1,2 @@
+" .plan files are of the language Plan.
+autocmd BufNewFile,BufRead *.plan setfiletype plan
