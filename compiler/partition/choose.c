@@ -256,7 +256,7 @@ static void choose_repeat(Choices *c, Node *node) {
     for (int k = 0; k < node->n_outs; k++) {
         copy_types(node->outs[k].type, k < region->n_carries ? region->params.at[k]->type : region->results.at[k]->type);
         for (int a = 0; wanted && k >= region->n_carries && a < c->layout->mesh.n; a++) /* each layer's part goes to its place at once */
-            if (type_is_flat(wanted[k * MAX_MESH + a])) node->outs[k].type[a] = flat;
+            if (wanted[k * MAX_MESH + a].kind == AXIS_SHARDED) node->outs[k].type[a] = wanted[k * MAX_MESH + a];
     }
 }
 

@@ -21,7 +21,7 @@ typedef struct Choices {
     Map of; /* Node -> NodeChoice */
     VEC(Made) made;
     Map weights; /* nodes that are weights, or a layer's slice, another view or precision of one */
-    Map stacked; /* repeat node -> AxisType *: wanted types of its results, MAX_MESH each; only flat ones count */
+    Map stacked; /* repeat node -> AxisType *: wanted types of its results, MAX_MESH each; only cuts count */
 } Choices;
 
 /* The type before rule 3 made the tensor a flat range. */

@@ -222,7 +222,7 @@ static void insert_region(Choices *choices, Graph *graph, Region *region) {
         AxisType need[MAX_MESH];
         memcpy(need, region->results.at[i]->type, sizeof need);
         for (int a = 0; a < choices->layout->mesh.n; a++)
-            if (type_is_flat(region->owner->outs[i].type[a])) need[a] = region->owner->outs[i].type[a];
+            if (region->owner->outs[i].type[a].kind == AXIS_SHARDED) need[a] = region->owner->outs[i].type[a];
         region->results.at[i] = convert(&in, region->results.at[i], need, true);
     }
     for (int i = 0; i < region->n_carries; i++)
@@ -230,10 +230,10 @@ static void insert_region(Choices *choices, Graph *graph, Region *region) {
     if (!region->parent)
         for (int i = 0; i < graph->outputs.n; i++) {
             Output *output = &graph->outputs.at[i];
-            if (!output->tensor->typed) {
-                memcpy(output->tensor->type, output->value->type, sizeof output->tensor->type);
-                output->tensor->typed = true;
-            }
+            AxisType *type = output->tensor->type;
+            for (int a = 0; !output->tensor->typed && a < choices->layout->mesh.n; a++)
+                if (type[a].kind != AXIS_SHARDED) type[a] = output->value->type[a];
+            output->tensor->typed = true;
             output->value = convert(&in, output->value, tensor_type(output->tensor), false);
         }
     region->nodes = in.out;
@@ -253,8 +253,8 @@ static AxisType stored_type(const Layout *layout, int axis, const Tensor *tensor
     return whole ? (AxisType){.kind = AXIS_REPLICATED} : type;
 }
 
-/* Storage follows rule 1; accumulators take the type of what is first written to them, so a partial gradient stays
- * partial until its first use; what the runtime reads or writes is the same on every rank. */
+/* Storage follows rule 1. On the axes that do not cut them, accumulators take the type of what is first written to them,
+ * so a partial gradient stays partial until its first use; what the runtime reads or writes is the same on every rank. */
 static void type_tensors(Graph *graph, const Layout *layout) {
     for (int i = 0; i < graph->tensors.n; i++) {
         Tensor *tensor = graph->tensors.at[i];
@@ -266,7 +266,7 @@ static void type_tensors(Graph *graph, const Layout *layout) {
             tensor->type[a] = (AxisType){.kind = AXIS_SHARDED, .layout = LAYOUT_FLAT};
             parts = true;
         }
-        tensor->typed = tensor->class != CLASS_GRADIENT || parts;
+        tensor->typed = tensor->class != CLASS_GRADIENT;
     }
 }
 

@@ -1,0 +1,188 @@
+/* A .plan text as kernels and as graphs, run on both machines in step: the evaluator on simulated ranks, and the kernels
+ * without a code generator. Shared by the tests of kernels and of random plans. */
+#ifndef PLAN_PLAN_MACHINE_H
+#define PLAN_PLAN_MACHINE_H
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "graph/graph.h"
+#include "partition/partition.h"
+#include "schedule/schedules.h"
+#include "unit/kernel_machine.h"
+
+typedef struct Built {
+    Session *s;
+    Step *step;
+    const Plan *plan;
+    const Train *train;
+    Schedule *schedule;
+    RoleProgram *program;
+} Built;
+
+static inline Layout layout_of(const Plan *plan, const Graph *graph, Map *flat_dims) {
+    Layout layout = {.mesh = plan->mesh, .flat_dims = flat_dims};
+    for (int i = 0; i < plan->rules.n; i++) {
+        static const StoredParts stored[] = {[STORAGE_OPTIMIZER] = STORED_OPTIMIZER, [STORAGE_GRADIENTS] = STORED_GRADIENTS, [STORAGE_WEIGHTS] = STORED_WEIGHTS};
+        if (plan->rules.at[i].storage) layout.axes[plan->rules.at[i].axis].stored = stored[plan->rules.at[i].storage];
+        if (!plan->rules.at[i].what) continue;
+        Dim *dim = graph_find_dim(graph, plan->rules.at[i].what);
+        if (dim) vec_push(graph->arena, &layout.axes[plan->rules.at[i].axis].names, dim);
+    }
+    return layout;
+}
+
+static inline Built build(const char *model, const char *plan, const char *schedule) {
+    Built b = {.s = session_new()};
+    b.s->library_path = PLAN_SOURCE_DIR "/stdlib";
+    char *text = arena_printf(b.s->arena, "%s%s", model, plan);
+    Ast *ast = text_to_ast(b.s, session_add_text(b.s, "case.plan", text, strlen(text)));
+    Program *program = ast_to_model(b.s, ast, NULL, 0);
+    ModelGraph *graph = program && program->train ? model_to_graph(b.s, program, program->train) : NULL;
+    if (diag_count(b.s, SEV_ERROR)) diag_flush(b.s, stderr, false);
+    assert_non_null(graph);
+    b.train = program->train;
+    b.plan = program->plans.at[0];
+    b.step = grad_to_step(b.s, program, b.train, b.plan, graph);
+    assert_non_null(b.step);
+    Map flat_dims = {0};
+    Graph *graphs[] = {b.step->body, b.step->update, b.step->begin, b.step->init, b.step->count, b.step->total, b.step->eval, b.step->decode};
+    for (size_t i = 0; i < sizeof graphs / sizeof *graphs; i++) {
+        if (!graphs[i]) continue;
+        Layout layout = graphs[i] == b.step->decode ? (Layout){.mesh = b.plan->mesh, .flat_dims = &flat_dims} : layout_of(b.plan, graphs[i], &flat_dims);
+        graph_partition(graphs[i], &layout);
+        Text why = {.arena = b.s->arena};
+        if (!graph_verify(graphs[i], &why)) fail_msg("%s", why.at);
+    }
+    if (schedule) b.schedule = schedule_parse(b.s, session_add_text(b.s, "schedule", schedule, strlen(schedule)));
+    else b.schedule = schedule_one_f_one_b(b.s, b.s->arena, 1, (int)b.step->micros, (ScheduleParts){.begin = b.step->begin, .count = b.step->count, .total = b.step->total});
+    if (!b.schedule) diag_flush(b.s, stderr, false);
+    assert_non_null(b.schedule);
+    b.program = schedule_to_kernels(b.step, &b.plan->mesh, b.schedule, 0);
+    kernels_to_memory(b.program);
+    Text why = {.arena = b.s->arena};
+    if (!memory_verify(b.program, &why)) fail_msg("%s", why.at);
+    if ((double)b.program->arena_bytes > 1.02 * (double)b.program->live_peak + 4096)
+        fail_msg("arena %lld, live %lld", (long long)b.program->arena_bytes, (long long)b.program->live_peak);
+    return b;
+}
+
+/* ---- moving tensors between the two machines -------------------------------------------------------------------------- */
+
+static inline int64_t local_elements(const Array *a) { return a->n; }
+
+static inline void copy_to_kernels(Built *b, Machine *m, KernelMachine *k) {
+    for (int i = 0; i < b->program->buffers.n; i++) {
+        Tensor *tensor = b->program->buffers.at[i]->tensor;
+        if (!tensor || (tensor->class != CLASS_WEIGHT && tensor->class != CLASS_MOMENT)) continue;
+        for (int64_t r = 0; r < k->n_ranks; r++) {
+            const Array *a = machine_array(m, tensor, r);
+            float *to = km_tensor(k, r, tensor->name);
+            for (int64_t e = 0; e < local_elements(a); e++) {
+                to[e] = (float)a->at[e];
+                a->at[e] = (double)to[e];
+            }
+        }
+    }
+}
+
+static inline void set_scalar(Built *b, Machine *m, KernelMachine *k, const char *name, double value) {
+    for (int i = 0; i < b->program->buffers.n; i++) {
+        Tensor *tensor = b->program->buffers.at[i]->tensor;
+        if (!tensor || strcmp(tensor->name, name) != 0) continue;
+        for (int64_t r = 0; r < k->n_ranks; r++) {
+            if (tensor->dtype == DT_F32) *(float *)km_tensor(k, r, name) = (float)value;
+            else *(int32_t *)km_tensor(k, r, name) = (int32_t)value;
+            if (strcmp(name, "micro") != 0) machine_array(m, tensor, r)->at[0] = value;
+        }
+    }
+}
+
+/* The sequence with logical index i of the step has the same tokens whoever holds it. */
+static inline void fill_data(Built *b, Machine *m, KernelMachine *k, int64_t micro) {
+    for (int i = 0; i < b->program->buffers.n; i++) {
+        const Buffer *buffer = b->program->buffers.at[i];
+        Tensor *tensor = buffer->tensor;
+        if (!tensor || tensor->class != CLASS_DATA || !shape_elements(&tensor->shape)) continue;
+        int64_t seq = tensor->shape.n > 1 ? tensor->shape.dims[1]->size : 1, n = tensor->shape.dims[0]->size;
+        if (!tensor->shape.dims[0]->is_batch) continue;
+        double *all = malloc(sizeof *all * (size_t)(n * seq));
+        for (int64_t e = 0; e < n * seq; e++) {
+            int64_t sample = micro * n + e / seq, at = e % seq + (tensor->of ? 1 : 0);
+            all[e] = (double)((sample * 31 + at * 7 + at * at * 3) % 8);
+        }
+        machine_set(m, tensor, all);
+        for (int64_t r = 0; r < k->n_ranks; r++) {
+            const Array *a = machine_array(m, tensor, r);
+            int32_t *to = (int32_t *)((char *)km_tensor(k, r, tensor->name) + (micro % buffer->flights) * buffer->bytes);
+            for (int64_t e = 0; e < a->n; e++) to[e] = (int32_t)a->at[e];
+        }
+        free(all);
+    }
+}
+
+static inline void compare(Built *b, Machine *m, KernelMachine *k, TensorClass class, double tolerance, const char *when) {
+    for (int i = 0; i < b->program->buffers.n; i++) {
+        Tensor *tensor = b->program->buffers.at[i]->tensor;
+        if (!tensor || tensor->class != class || tensor->dtype != DT_F32) continue;
+        if (class == CLASS_RESULT && strcmp(tensor->name, "loss") != 0 && strcmp(tensor->name, "grad_norm") != 0) continue;
+        for (int64_t r = 0; r < k->n_ranks; r++) {
+            const Array *a = machine_array(m, tensor, r);
+            const float *x = km_tensor(k, r, tensor->name);
+            double error = 0, size = 0;
+            for (int64_t e = 0; e < a->n; e++) error += pow((double)x[e] - a->at[e], 2), size += a->at[e] * a->at[e];
+            if (!(sqrt(error) <= tolerance * (sqrt(size) + 1e-2))) fail_msg("%s: %s on rank %lld: off by %g of %g", when, tensor->name, (long long)r, sqrt(error), sqrt(size));
+        }
+    }
+}
+
+/* Two steps; returns the second loss. */
+static inline double run(const char *model, const char *plan, const char *schedule) {
+    Built b = build(model, plan, schedule);
+    KernelMachine k = km_open(b.program, &b.plan->mesh);
+    Machine *m = machine_new(b.s, &b.plan->mesh);
+    set_scalar(&b, m, &k, "seed", 3);
+    set_scalar(&b, m, &k, "lr", 1e-2);
+    set_scalar(&b, m, &k, "step", 1);
+    machine_run(m, b.step->init, 0, 0, 3);
+    assert_true(km_run(&k, "init", 0));
+    compare(&b, m, &k, CLASS_WEIGHT, 1e-5, "initial weights");
+    for (int step = 1; step <= 2; step++) {
+        copy_to_kernels(&b, m, &k);
+        set_scalar(&b, m, &k, "step", step);
+        if (b.step->begin) machine_run(m, b.step->begin, 0, step, 3);
+        km_run(&k, "begin", 0);
+        for (int64_t micro = 0; micro < b.step->micros; micro++) {
+            fill_data(&b, m, &k, micro);
+            machine_run(m, b.step->body, micro, step, 3);
+        }
+        for (int i = 0; i < b.schedule->roles[0].actions.n; i++) {
+            const Action *action = &b.schedule->roles[0].actions.at[i];
+            if (action->kind == ACTION_F) {
+                fill_data(&b, m, &k, action->micro);
+                assert_true(km_run(&k, "F", action->micro));
+            } else if (action->kind == ACTION_B) assert_true(km_run(&k, "B", action->micro));
+        }
+        compare(&b, m, &k, CLASS_GRADIENT, 2e-5, "gradients");
+        machine_run(m, b.step->update, 0, step, 3);
+        assert_true(km_run(&k, "update", 0));
+        compare(&b, m, &k, CLASS_RESULT, 1e-5, "results");
+        compare(&b, m, &k, CLASS_WEIGHT, 2e-3, "updated weights"); /* Adam turns the rounding of tiny gradients into steps */
+    }
+    double loss = (double)*(float *)km_tensor(&k, 0, "loss");
+    km_close(&k);
+    session_free(b.s);
+    return loss;
+}
+
+/* The same losses as one rank has. */
+static inline void equal(const char *model, const char *plan) {
+    double one = run(model, "plan p { }\n", NULL), many = run(model, plan, NULL);
+    if (fabs(one - many) > 1e-5 * fabs(one)) fail_msg("loss %.9g on one rank, %.9g with %s", one, many, plan);
+}
+
+#endif
