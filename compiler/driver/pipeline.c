@@ -81,6 +81,11 @@ static Layout layout_of(const Plan *plan, const Graph *graph, Map *flat_dims) {
         if (rule->storage && stored[rule->storage] > layout.axes[rule->axis].stored)
             layout.axes[rule->axis].stored = stored[rule->storage];
         if (!rule->what) continue;
+        if (rule->using_name) { /* plan_unbuilt has refused every other word */
+            bool ulysses = strcmp(rule->using_name, "ulysses") == 0;
+            layout.axes[rule->axis].attention = ulysses ? ATTENTION_ULYSSES : ATTENTION_GATHER;
+            layout.axes[rule->axis].attention_span = rule->span;
+        }
         Dim *dim = graph_find_dim(graph, rule->what);
         if (dim) vec_push(graph->arena, &layout.axes[rule->axis].names, dim);
     }

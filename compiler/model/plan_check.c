@@ -206,7 +206,8 @@ static const char *rule_unbuilt(const Rule *rule) {
     if (rule->how == STORE_PADDED) return "a padded dimension";
     if (rule->how == STORE_UNEVEN) return "an uneven dimension";
     if (rule->how == STORE_REPEATED) return "a repeated factor";
-    if (rule->using_name != NULL && strcmp(rule->using_name, "gather") != 0) return "this way of splitting a sequence";
+    if (rule->using_name != NULL && strcmp(rule->using_name, "gather") != 0 && strcmp(rule->using_name, "ulysses") != 0)
+        return "this way of splitting a sequence";
     return NULL;
 }
 

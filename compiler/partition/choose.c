@@ -134,9 +134,18 @@ static void try_flat(const Choices *c, const Node *node, int axis, const Iterati
     if (way.cost < best->cost) *best = way;
 }
 
+/* Whether the plan's word for attention on this axis allows cutting this letter. */
+static bool way_allows(const Choices *c, const Node *node, int axis, const Dim *letter) {
+    AttentionWay way = c->layout->axes[axis].attention;
+    if (way == ATTENTION_ANY || op_info(node)->lower != LOWER_ATTEND) return true;
+    AttendParts parts = attend_parts(node);
+    if (shape_find(&parts.batch, letter) >= 0) return true;
+    return way == ATTENTION_GATHER ? letter == parts.seq : letter == parts.head || letter == parts.kv_head;
+}
+
 static void try_letter(const Choices *c, const Node *node, int axis, const Letter *letter, Way *best) {
     Way way = {.out = replicated};
-    if (letter->kind == LETTER_WHOLE) return;
+    if (letter->kind == LETTER_WHOLE || !way_allows(c, node, axis, letter->dim)) return;
     bool wanted = false;
     for (int i = 0; i < node->n_in; i++) {
         Dim *dim = cut_with(&node->in[i]->shape, letter->dim);
@@ -153,6 +162,7 @@ static void try_letter(const Choices *c, const Node *node, int axis, const Lette
         ReduceKind reduce = letter->kind == LETTER_MAX ? REDUCE_MAX : letter->kind == LETTER_MIN ? REDUCE_MIN : REDUCE_SUM;
         way.out = (AxisType){.kind = AXIS_PARTIAL, .reduce = reduce};
     }
+    if (c->layout->axes[axis].attention && op_info(node)->lower == LOWER_ATTEND) wanted = true;
     if (!wanted) return;
     weigh(c, node, axis, true, &way);
     if (way.cost < best->cost) *best = way;
@@ -196,6 +206,17 @@ static void choose_view(Choices *c, Node *node, int axis) {
     node->type[axis] = need.kind == AXIS_SHARDED ? sharded(dim) : need;
 }
 
+static void refuse_way(const Choices *c, const Node *node, int axis) {
+    const MeshAxis *mesh_axis = &c->layout->mesh.axes[axis];
+    AttendParts parts = attend_parts(node);
+    const Dim *heads = parts.kv_head ? parts.kv_head : parts.head;
+    Diag *d = diag_error(c->session, "P0430", c->layout->axes[axis].attention_span,
+                         "attention cannot be cut this way over `%s` (%lld): it has %lld heads of keys and values", mesh_axis->name,
+                         (long long)mesh_axis->size, (long long)(heads ? heads->size : 1));
+    diag_note(d, node->span, "this attention");
+    diag_help(d, "`using gather` cuts the sequence for any number of heads");
+}
+
 static void choose_axis(Choices *c, Node *node, int axis) {
     if (op_info(node)->lower == LOWER_VIEW) {
         choose_view(c, node, axis);
@@ -208,6 +229,7 @@ static void choose_axis(Choices *c, Node *node, int axis) {
     for (int i = 0; i < space.n; i++) try_letter(c, node, axis, &space.letters[i], &best);
     try_partial(c, node, axis, &space, &best);
     try_flat(c, node, axis, &space, &best);
+    if (c->layout->axes[axis].attention && op_info(node)->lower == LOWER_ATTEND && best.out.kind != AXIS_SHARDED) refuse_way(c, node, axis);
     NodeChoice *choice = choice_of(c, node);
     for (int i = 0; i < node->n_in; i++) {
         choice->need[i * MAX_MESH + axis] = best.in[i];

@@ -17,6 +17,7 @@ typedef struct Made {
 
 typedef struct Choices {
     Arena *arena;
+    Session *session;
     const Layout *layout;
     Map of; /* Node -> NodeChoice */
     VEC(Made) made;

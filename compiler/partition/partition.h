@@ -11,9 +11,15 @@
 /* What rule 3 stores in parts: each implies the ones before it. */
 typedef enum StoredParts { STORED_WHOLE, STORED_OPTIMIZER, STORED_GRADIENTS, STORED_WEIGHTS } StoredParts;
 
+/* How an axis that cuts the sequence runs attention: as is cheapest; keys and values gathered; heads cut instead of the
+ * sequence, by two exchanges (DeepSpeed Ulysses). */
+typedef enum AttentionWay { ATTENTION_ANY, ATTENTION_GATHER, ATTENTION_ULYSSES } AttentionWay;
+
 typedef struct AxisRules {
     VEC(Dim *) names; /* dimensions of the graph */
     StoredParts stored;
+    AttentionWay attention; /* `seq on AXIS using ...` */
+    Span attention_span;
 } AxisRules;
 
 typedef struct Layout {

@@ -79,6 +79,9 @@ static void test_context(void **state) {
     run(GPT, "plan p {\n mesh context = 2\n seq on context\n}\n", NULL);
     run(GPT, "plan p {\n mesh context = 3, tensor = 2\n seq on context\n head, ffn on tensor\n}\n", NULL);
     run(LLAMA, "plan p {\n mesh context = 5\n seq on context\n}\n", NULL);
+    equal(GPT, "plan p {\n mesh context = 2\n seq on context using ulysses\n}\n");
+    equal(GPT, "plan p {\n mesh context = 3\n seq on context using gather\n}\n");
+    equal(LLAMA, "plan p {\n mesh data = 2, context = 5\n batch on data\n seq on context using gather\n weights on data\n}\n");
 }
 
 /* Optimizer state, gradients, weights stored in parts: alone, with micro-batches, sizes that do not divide, other cuts. */
