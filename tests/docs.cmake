@@ -30,3 +30,20 @@ add_test(NAME editors_textmate COMMAND ${Python3_EXECUTABLE} ${editors}/textmate
 add_test(NAME editors_vim COMMAND ${Python3_EXECUTABLE} ${editors}/vim.py ${PROJECT_SOURCE_DIR} $<TARGET_FILE:plc>)
 add_test(NAME editors_vscode COMMAND ${Python3_EXECUTABLE} ${editors}/vscode.py ${PROJECT_SOURCE_DIR})
 set_tests_properties(editors_textmate editors_vim editors_vscode PROPERTIES LABELS fast TIMEOUT 300)
+
+# ---- random texts; everything once more with the sanitizers ----
+plan_fuzzer(texts)
+set(PLAN_FUZZ_SECONDS 30 CACHE STRING "how long the text fuzzer runs in the tests")
+add_test(NAME fuzz_texts COMMAND fuzz_texts ${PROJECT_SOURCE_DIR} ${PROJECT_BINARY_DIR}/fuzz-text --seconds ${PLAN_FUZZ_SECONDS})
+set_tests_properties(fuzz_texts PROPERTIES LABELS fast TIMEOUT 300)
+if(NOT PLAN_SANITIZE)
+  add_test(NAME sanitize_fast COMMAND ${CMAKE_COMMAND} -DSOURCE=${PROJECT_SOURCE_DIR} -DBINARY=${PROJECT_BINARY_DIR}/sanitize -DCMAKE_CTEST_COMMAND=${CMAKE_CTEST_COMMAND}
+    -P ${CMAKE_CURRENT_SOURCE_DIR}/fuzz/sanitize.cmake)
+  set_tests_properties(sanitize_fast PROPERTIES LABELS full TIMEOUT 3600 RUN_SERIAL ON)
+endif()
+
+# ---- documents ----
+set(docs ${CMAKE_CURRENT_SOURCE_DIR}/docs)
+add_test(NAME docs_errors COMMAND ${Python3_EXECUTABLE} ${docs}/errors.py ${PROJECT_SOURCE_DIR} $<TARGET_FILE:plc>)
+add_test(NAME docs_commands COMMAND ${Python3_EXECUTABLE} ${docs}/commands.py ${PROJECT_SOURCE_DIR} $<TARGET_FILE:plc>)
+set_tests_properties(docs_errors docs_commands PROPERTIES LABELS fast TIMEOUT 900)

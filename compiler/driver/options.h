@@ -28,6 +28,8 @@ struct Options {
     Setting *settings;
     int n_settings, cap_settings;
     TargetKind target;
+    const char *plans; /* of compare */
+    int steps;         /* of compare; 0: not given */
     int threads; /* 0: not given */
     ColorWhen color;
     bool json, check, help, version;

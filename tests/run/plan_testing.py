@@ -2,7 +2,7 @@
 
 A test file ends with `plan_testing.main()`; it is called as `test_X.py PLC [-v] [TEST...]`.
 """
-import array, json, math, os, shutil, struct, subprocess, sys, tempfile, unittest
+import array, json, math, os, re, shutil, struct, subprocess, sys, tempfile, unittest
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
@@ -50,6 +50,40 @@ def distance(a, b):
 
 def relative(a, b):
     return abs(a - b) / max(abs(b), 1e-300)
+
+
+# ---- the quick start, with more plans ----
+
+QUICKSTART_PLANS = """
+plan four {
+    mesh  data = 4
+    batch on data
+    microbatch 1
+}
+
+plan micro {
+    microbatch 2
+}
+
+plan nested {
+    mesh  outer = 2, inner = 2
+    batch on outer
+    batch on inner
+    microbatch 2
+}
+"""
+
+
+def quickstart(dropout=None):
+    """The example with further plans; with `dropout`, behind the embedding, attention and the MLP."""
+    with open(os.path.join(EXAMPLES, "01-quickstart.plan")) as f:
+        text = f.read() + QUICKSTART_PLANS
+    if dropout is not None:
+        text, n = re.subn(r"(    x = lookup\(.*\n)", r"\1    x = nn.dropout(x, %g)\n" % dropout, text)
+        text, m = re.subn(r"causal = true\)", "causal = true, dropout = %g)" % dropout, text)
+        text, k = re.subn(r"-> ffn, gelu\)", "-> ffn, gelu, dropout = %g)" % dropout, text)
+        assert (n, m, k) == (1, 1, 1)
+    return text
 
 
 class Case(unittest.TestCase):
