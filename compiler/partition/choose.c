@@ -104,14 +104,41 @@ static bool is_stored(const Node *node) {
     return node->op == OP_INPUT && node->tensor->of && (node->tensor->class == CLASS_GRADIENT || node->tensor->class == CLASS_MOMENT);
 }
 
+/* ---- what stands behind the elements of a flat range ---- */
+
+bool flat_is_padded(const Layout *layout, const Node *value, int axis) {
+    int64_t elements = 1, others = 1;
+    for (int i = shape_is_stacked(&value->shape); i < value->shape.n; i++) elements *= value->shape.dims[i]->size;
+    for (int a = 0; a < layout->mesh.n; a++)
+        if (a != axis && value->type[a].kind == AXIS_SHARDED) others *= layout->mesh.axes[a].size;
+    return elements / others % layout->mesh.axes[axis].size != 0;
+}
+
+Padding flat_padding(const Node *node, int axis) {
+    if (node->op == OP_CONST) return node_is_zero(node) ? PADDING_ZERO : PADDING_OTHER;
+    if (node->shape.n == 0) return PADDING_UNKNOWN;
+    if (!type_is_flat(node->type[axis])) return PADDING_ZERO; /* its conversion puts zeros there */
+    if (node->op == OP_INPUT) return PADDING_ZERO;            /* so is everything that is stored */
+    Padding a = node->n_in > 0 ? flat_padding(node->in[0], axis) : PADDING_UNKNOWN;
+    if (node->op == OP_NEG || node->op == OP_SQRT || node->op == OP_CAST || node->op == OP_ABS) return a;
+    if (node->n_in != 2) return PADDING_UNKNOWN;
+    Padding b = flat_padding(node->in[1], axis);
+    if (node->op == OP_MUL && (a == PADDING_ZERO || b == PADDING_ZERO)) return PADDING_ZERO;
+    if (node->op == OP_DIV && a == PADDING_ZERO && b != PADDING_ZERO) return PADDING_ZERO;
+    if ((node->op == OP_ADD || node->op == OP_SUB) && a == PADDING_ZERO) return b;
+    if (node->op == OP_ADD && b == PADDING_ZERO) return a;
+    return PADDING_UNKNOWN;
+}
+
 /* Element by element on the flat range: every operand has the result's shape, or is a scalar. A sum over all elements of
- * a flat range is partial. */
+ * a flat range is partial, when what stands behind them counts nothing. */
 static void try_flat(const Choices *c, const Node *node, int axis, const Iteration *space, Way *best) {
     if (!c->layout->axes[axis].stored || node->n_outs) return;
     if (node->op == OP_SUM) {
         const Shape *x = &node->in[0]->shape;
         bool all = node->shape.n == 0 || (node->shape.n == 1 && shape_is_stacked(x) && node->shape.dims[0] == x->dims[0]);
         if (!all || !type_is_flat(node->in[0]->type[axis])) return;
+        if (flat_is_padded(c->layout, node->in[0], axis) && flat_padding(node->in[0], axis) != PADDING_ZERO) return;
         Way way = {.out = partial_sum, .in = {flat}};
         weigh(c, node, axis, true, &way);
         if (way.cost < best->cost) *best = way;
@@ -286,7 +313,10 @@ void choose_region(Choices *c, Region *region) {
     for (int i = 0; i < region->nodes.n; i++) {
         Node *node = region->nodes.at[i];
         if (node->op == OP_PARAM || node->op == OP_POISON) continue;
-        if (node->op == OP_INPUT) copy_types(node->type, tensor_type(node->tensor));
+        if (node->op == OP_INPUT) {
+            copy_types(node->type, tensor_type(node->tensor));
+            node->tensor->typed = true; /* whoever writes it later writes what was read here */
+        }
         else if (node->op == OP_RESULT)
             copy_types(node->type, node->in[0]->outs[node_attr(node, "index")->integer].type), choice_of(c, node);
         else if (node->op == OP_REPEAT) choose_repeat(c, node);

@@ -30,7 +30,11 @@ static inline const AxisType *tensor_type(const Tensor *tensor) { return tensor-
 static inline bool type_is_flat(AxisType type) { return type.kind == AXIS_SHARDED && type.layout == LAYOUT_FLAT; }
 /* Whether the value is stacked over layers: then its first dimension stays apart from the flat range. */
 bool shape_is_stacked(const Shape *shape);
-
+/* A flat range ends with padding where its parts are not equal. All that is stored has zeros there; other values have
+ * what their operators make of zeros, and only zeros may be summed or stored. */
+typedef enum Padding { PADDING_UNKNOWN, PADDING_ZERO, PADDING_OTHER } Padding;
+bool flat_is_padded(const Layout *layout, const Node *value, int axis);
+Padding flat_padding(const Node *node, int axis);
 
 NodeChoice *choice_of(Choices *c, const Node *node);
 /* Constants, index ramps, random bits: they have no type, each use makes the part it needs. */

@@ -178,6 +178,22 @@ static Node *convert_axis(Inserter *in, Node *value, int axis, AxisType to) {
     return node;
 }
 
+/* Whether a constant would stand in the padding of a flat range, where there have to be zeros. */
+static bool would_pad(const Inserter *in, const Node *value, const AxisType *need) {
+    int axis = flat_axis(&in->choices->layout->mesh, need);
+    if (axis < 0 || value->op != OP_BROADCAST) return false;
+    Node shaped = *value;
+    memcpy(shaped.type, need, sizeof shaped.type);
+    return flat_is_padded(in->choices->layout, &shaped, axis) && flat_padding(value->in[0], axis) != PADDING_ZERO;
+}
+
+/* A value whose padding is not known to be zero is gathered and cut again, which puts zeros there. */
+static Node *with_zero_padding(Inserter *in, Node *value) {
+    int axis = flat_axis(&in->choices->layout->mesh, value->type);
+    if (axis < 0 || !flat_is_padded(in->choices->layout, value, axis) || flat_padding(value, axis) == PADDING_ZERO) return value;
+    return convert_to_flat(in, convert_from_flat(in, value, axis), axis, value->type[axis]);
+}
+
 /* The value in the types that a use needs. */
 static Node *convert(Inserter *in, Node *value, const AxisType *need, bool backward) {
     int n = in->choices->layout->mesh.n;
@@ -185,7 +201,8 @@ static Node *convert(Inserter *in, Node *value, const AxisType *need, bool backw
     for (int i = 0; i < in->done.n; i++)
         if (in->done.at[i].value == value && types_equal(in, in->done.at[i].result->type, need)) return in->done.at[i].result;
     Node *result = value;
-    if (node_is_source(value) || (value->op == OP_BROADCAST && node_is_source(value->in[0]))) {
+    bool source = node_is_source(value) || (value->op == OP_BROADCAST && node_is_source(value->in[0]));
+    if (source && !would_pad(in, value, need)) {
         result = clone_source(in, value, need);
     } else {
         int first = in->out.n;

@@ -29,12 +29,12 @@ def read(*path):
 
 
 def run(command, folder, seconds=600):
-    return subprocess.run(["bash", "-c", command], cwd=folder, env=ENVIRONMENT, capture_output=True, text=True, timeout=seconds, check=False)
+    return subprocess.run(["bash", "-c", command], cwd=folder, env=ENVIRONMENT, capture_output=True, text=True, errors="replace", timeout=seconds, check=False)
 
 
 def shortened(command):
     """Training for three steps only."""
-    return re.sub(r"(^|&& )(\./[\w-]+)(?! (?:sample|--help|--describe|--version))", r"\1\2 --steps 3", command)
+    return re.sub(r"(^|&& )(\./[\w-]+)(?![\w-]| (?:sample|--help|--describe|--version))", r"\1\2 --steps 3", command)
 
 
 def check_readme():
@@ -94,7 +94,7 @@ def check_plan_blocks():
     with tempfile.TemporaryDirectory() as folder:
         for document in ["README.md"] + sorted(os.path.relpath(path, ROOT) for path in glob.glob(os.path.join(ROOT, "docs", "**", "*.md"), recursive=True)):
             for block in FENCE.finditer(read(document)):
-                if block.group(2) != "plan" or not re.search(r"^train\b.*\{", block.group(3), re.M):
+                if block.group(2) != "plan" or not re.search(r"^train\b.*\{", block.group(3), re.M) or not re.search(r"^(import|model)\b", block.group(3), re.M):
                     continue
                 path = os.path.join(folder, "block.plan")
                 with open(path, "w", encoding="utf-8") as file:
@@ -108,7 +108,7 @@ def check_examples():
     with tempfile.TemporaryDirectory() as folder:
         for path in sorted(glob.glob(os.path.join(ROOT, "examples", "*.plan"))):
             name = os.path.basename(path)
-            done = run("plc check '%s' && plc fmt --check '%s'" % (path, path), folder)
+            done = run("plc check '%s' && plc fmt - <'%s' >formatted.plan && plc fmt --check formatted.plan" % (path, path), folder)
             if done.returncode:
                 yield "%s: %s" % (name, done.stderr.strip()[:400])
             plans = re.findall(r"^plan (\w+)", read("examples", name), re.M)
