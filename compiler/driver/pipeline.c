@@ -118,6 +118,8 @@ static void step_to_roles(Step *step, const Plan *plan) {
         }
         verify(graphs[i], "partitioning");
     }
+    for (size_t i = 0; i < sizeof graphs / sizeof *graphs; i++) /* once more: a tensor has one type in all of them */
+        if (graphs[i]) verify(graphs[i], "partitioning all graphs");
 }
 
 static Schedule *roles_to_schedule(Session *s, const Options *options, const Step *step) {

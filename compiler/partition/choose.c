@@ -118,12 +118,21 @@ Padding flat_padding(const Node *node, int axis) {
     if (node->op == OP_CONST) return node_is_zero(node) ? PADDING_ZERO : PADDING_OTHER;
     if (node->shape.n == 0) return PADDING_UNKNOWN;
     if (!type_is_flat(node->type[axis])) return PADDING_ZERO; /* its conversion puts zeros there */
-    if (node->op == OP_INPUT) return PADDING_ZERO;            /* so is everything that is stored */
+    if (node->op == OP_INPUT || node->op == OP_FLATTEN) return PADDING_ZERO; /* so does all that is stored */
+    if (node->op == OP_SHARD || node->op == OP_REDUCE_SCATTER || node->op == OP_ALL_REDUCE) {
+        return node->in[0]->op == OP_FLATTEN ? PADDING_ZERO : flat_padding(node->in[0], axis);
+    }
+    if (node->op == OP_RESULT && node->in[0]->op == OP_REPEAT) {
+        const Region *region = node->in[0]->region;
+        int64_t k = node_attr(node, "index")->integer;
+        return k < region->n_carries ? PADDING_UNKNOWN : flat_padding(region->results.at[k], axis);
+    }
     Padding a = node->n_in > 0 ? flat_padding(node->in[0], axis) : PADDING_UNKNOWN;
     if (node->op == OP_NEG || node->op == OP_SQRT || node->op == OP_CAST || node->op == OP_ABS) return a;
     if (node->n_in != 2) return PADDING_UNKNOWN;
-    Padding b = flat_padding(node->in[1], axis);
-    if (node->op == OP_MUL && (a == PADDING_ZERO || b == PADDING_ZERO)) return PADDING_ZERO;
+    if (node->op == OP_MUL && a == PADDING_ZERO) return a;
+    Padding b = node->in[1] == node->in[0] ? a : flat_padding(node->in[1], axis);
+    if (node->op == OP_MUL && b == PADDING_ZERO) return b;
     if (node->op == OP_DIV && a == PADDING_ZERO && b != PADDING_ZERO) return PADDING_ZERO;
     if ((node->op == OP_ADD || node->op == OP_SUB) && a == PADDING_ZERO) return b;
     if (node->op == OP_ADD && b == PADDING_ZERO) return a;

@@ -251,7 +251,7 @@ static void insert_region(Choices *choices, Graph *graph, Region *region) {
             for (int a = 0; !output->tensor->typed && a < choices->layout->mesh.n; a++)
                 if (type[a].kind != AXIS_SHARDED) type[a] = output->value->type[a];
             output->tensor->typed = true;
-            output->value = convert(&in, output->value, tensor_type(output->tensor), false);
+            output->value = with_zero_padding(&in, convert(&in, output->value, tensor_type(output->tensor), false));
         }
     region->nodes = in.out;
 }

@@ -6,25 +6,16 @@
  *   - the session ends, within seconds, with as many diagnostics as it likes, each with a span inside its file;
  *   - what is printed is valid UTF-8 without control characters;
  *   - the formatter, where it accepts a text, gives one that it leaves as it is, and that has the same syntax tree.
- * Each text is checked in a child process that takes a batch of them, so a crash names its text.
  *
- *     fuzz_texts SOURCE_ROOT WORK_FOLDER [--seconds S] [--seed N] [--only N]   (--only: text N of the seed, printed, without a child)
- */
-#include <signal.h>
-#include <stdlib.h>
-#include <sys/mman.h>
-#include <sys/wait.h>
-#include <time.h>
-#include <unistd.h>
-
-#include "front.h"
+ *     fuzz_texts SOURCE_ROOT WORK_FOLDER [--seconds S] [--seed N] [--only N] */
+#include "runner.h"
 #include "syntax/parse.h"
 
 #include "plan_parser.h"
 
-enum { MOST_FILES = 64, SECONDS_EACH = 20, BATCH = 200, LARGEST = 1 << 17 };
+enum { MOST_FILES = 64 };
 
-typedef struct Corpus {
+struct Corpus {
     struct {
         char *text;
         size_t size;
@@ -33,29 +24,7 @@ typedef struct Corpus {
     } files[MOST_FILES];
     int n;
     Session *session; /* holds the tokens */
-} Corpus;
-
-typedef struct Shared {
-    uint64_t at;
-    uint64_t checked, accepted, formatted, errors;
-} Shared;
-
-/* ---- random numbers: one generator a text, so that each can be made again alone ------------------------------------------ */
-
-typedef struct Random {
-    uint64_t state;
-} Random;
-
-static uint64_t next(Random *r) {
-    uint64_t z = (r->state += 0x9e3779b97f4a7c15u);
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-    return z ^ (z >> 31);
-}
-static int below(Random *r, int n) { return n > 0 ? (int)(next(r) % (uint64_t)n) : 0; }
-static bool chance(Random *r, int percent) { return below(r, 100) < percent; }
-static const char *pick(Random *r, const char *const *words, int n) { return words[below(r, n)]; }
-#define PICK(r, words) pick(r, words, (int)(sizeof(words) / sizeof *(words)))
+};
 
 /* ---- changed tokens --------------------------------------------------------------------------------------------------------- */
 
@@ -197,47 +166,15 @@ static void extreme(Random *r, FILE *out) {
         for (int i = 0; i < n; i++) fputs(chance(r, 50) ? ")" : "}", out);
 }
 
-static char *make_text(const Corpus *corpus, uint64_t seed, uint64_t number, size_t *size) {
-    Random r = {seed * 0x9e3779b97f4a7c15u + number * 0xd1342543de82ef95u};
-    char *text = NULL;
-    FILE *out = open_memstream(&text, size);
-    int kind = below(&r, 100);
-    if (kind < 48) changed_tokens(&r, corpus, out);
-    else if (kind < 82) written(&r, out);
-    else if (kind < 97) changed_bytes(&r, corpus, out);
-    else extreme(&r, out);
-    fclose(out);
-    if (*size > LARGEST) *size = LARGEST;
-    return text;
+static void make_text(Random *r, const Corpus *corpus, FILE *out) {
+    int kind = below(r, 100);
+    if (kind < 48) changed_tokens(r, corpus, out);
+    else if (kind < 82) written(r, out);
+    else if (kind < 97) changed_bytes(r, corpus, out);
+    else extreme(r, out);
 }
 
 /* ---- promises ------------------------------------------------------------------------------------------------------------------ */
-
-static void broken(const char *what) {
-    fprintf(stderr, "broken promise: %s\n", what);
-    abort();
-}
-
-static void check_diagnostics(Session *s) {
-    for (int i = 0; i < s->diags.n; i++) {
-        const Span span = s->diags.at[i]->span;
-        const SourceFile *file = session_file(s, span);
-        if (span.file && (!file || span.lo < 0 || span.hi < span.lo || span.hi > file->size)) broken("a span outside of its file");
-    }
-    char *shown = NULL;
-    size_t size = 0;
-    FILE *out = open_memstream(&shown, &size);
-    diag_flush(s, out, false);
-    fclose(out);
-    for (size_t i = 0; i < size;) {
-        uint32_t code;
-        int bytes = utf8_decode(shown + i, shown + size, &code);
-        if (code == 0xfffd && bytes == 1) broken("a message that is not UTF-8");
-        if (code < 0x20 && code != '\n' && code != '\t') broken("a control character in a message");
-        i += (size_t)bytes;
-    }
-    free(shown);
-}
 
 static const char *dumped(Session *s, const Ast *ast) {
     Text text = {.arena = s->arena};
@@ -268,21 +205,18 @@ static void check_text(Shared *shared, const char *root, const char *text, size_
     snprintf(library, sizeof library, "%s/stdlib", root);
     snprintf(path, sizeof path, "%s/examples/fuzz.plan", root);
     Session *s;
-    alarm(SECONDS_EACH);
     front_check(&s, library, path, text, size);
     int errors = diag_count(s, SEV_ERROR);
     check_diagnostics(s);
     session_free(s);
-    shared->formatted += check_format(text, size);
-    alarm(0);
-    shared->checked++;
+    shared->reread += check_format(text, size);
     shared->accepted += errors == 0;
     shared->errors += (uint64_t)errors;
 }
 
 /* ---- running --------------------------------------------------------------------------------------------------------------------- */
 
-static void read_corpus(Corpus *corpus, const char *root) {
+static void corpus_read(Corpus *corpus, const char *root) {
     static const char *const files[] = {"examples/01-quickstart.plan", "examples/02-gpt2.plan", "examples/03-llama.plan", "examples/04-classifier.plan",
                                         "examples/05-cluster.plan", "stdlib/nn.plan", "stdlib/clusters.plan", "stdlib/models/gpt2.plan", "stdlib/models/llama.plan",
                                         "tests/golden/syntax/forms.plan", "tests/golden/syntax/everything.plan", "tests/golden/syntax/attention.plan",
@@ -302,77 +236,10 @@ static void read_corpus(Corpus *corpus, const char *root) {
     }
 }
 
-static int report(const Corpus *corpus, const char *work, uint64_t seed, uint64_t number, int status) {
-    char path[1024];
-    size_t size;
-    char *text = make_text(corpus, seed, number, &size);
-    snprintf(path, sizeof path, "%s-%llu-%llu.plan", work, (unsigned long long)seed, (unsigned long long)number);
-    FILE *out = fopen(path, "wb");
-    if (out) fwrite(text, 1, size, out), fclose(out);
-    const char *what = !WIFSIGNALED(status) ? "exit" : WTERMSIG(status) == SIGALRM ? "hang" : "signal";
-    fprintf(stderr, "%s %d with text %llu of seed %llu: %s\n", what, WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status), (unsigned long long)number,
-            (unsigned long long)seed, path);
-    free(text);
-    return 1;
-}
-
-/* One child for a batch of texts; returns the number of failures. */
-static int run_batch(const Corpus *corpus, Shared *shared, const char *root, const char *work, uint64_t seed, uint64_t first) {
-    int status, failed = 0;
-    for (uint64_t at = first; at < first + BATCH; at = shared->at + 1) {
-        pid_t child = fork();
-        if (child == 0) {
-            for (shared->at = at; shared->at < first + BATCH; shared->at++) {
-                size_t size;
-                char *text = make_text(corpus, seed, shared->at, &size);
-                check_text(shared, root, text, size);
-                free(text);
-            }
-            _exit(0);
-        }
-        if (child < 0 || waitpid(child, &status, 0) < 0) return perror("fork"), failed + 1;
-        if (WIFEXITED(status) && WEXITSTATUS(status) == 0) break;
-        failed += report(corpus, work, seed, shared->at, status);
-    }
-    return failed;
-}
-
 int main(int argc, char **argv) {
-    double seconds = 30;
-    uint64_t seed = 1, only = 0;
-    bool alone = false;
-    for (int i = 3; i + 1 < argc; i += 2) {
-        if (!strcmp(argv[i], "--seconds")) seconds = atof(argv[i + 1]);
-        if (!strcmp(argv[i], "--seed")) seed = strtoull(argv[i + 1], NULL, 10);
-        if (!strcmp(argv[i], "--only")) alone = true, only = strtoull(argv[i + 1], NULL, 10);
-    }
-    if (argc < 3) return fputs("usage: fuzz_texts SOURCE_ROOT WORK_FOLDER [--seconds S] [--seed N] [--only N]\n", stderr), 2;
-    Shared *shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    if (shared == MAP_FAILED) return 2;
     static Corpus corpus;
-    read_corpus(&corpus, argv[1]);
-    if (alone) {
-        size_t size;
-        char *text = make_text(&corpus, seed, only, &size);
-        fwrite(text, 1, size, stdout);
-        fflush(stdout);
-        check_text(shared, argv[1], text, size);
-        free(text);
-        session_free(corpus.session);
-        return 0;
-    }
-    int failed = 0;
-    struct timespec start, now;
-    clock_gettime(CLOCK_MONOTONIC, &start);
-    for (uint64_t first = 0; failed < 20; first += BATCH) {
-        failed += run_batch(&corpus, shared, argv[1], argv[2], seed, first);
-        clock_gettime(CLOCK_MONOTONIC, &now);
-        if ((double)(now.tv_sec - start.tv_sec) > seconds) break;
-    }
-    printf("seed %llu: %llu texts, %llu without an error, %llu formatted, %.1f errors each, %d failed\n", (unsigned long long)seed,
-           (unsigned long long)shared->checked, (unsigned long long)shared->accepted, (unsigned long long)shared->formatted,
-           shared->checked ? (double)shared->errors / (double)shared->checked : 0, failed);
-    /* texts that never get past the parser would prove little */
-    if (shared->checked && shared->formatted * 20 < shared->checked) return fputs("too few texts are read\n", stderr), 1;
-    return failed ? 1 : 0;
+    int status = fuzz_main(argc, argv, &corpus);
+    if (corpus.session) session_free(corpus.session);
+    for (int i = 0; i < corpus.n; i++) free(corpus.files[i].text);
+    return status;
 }

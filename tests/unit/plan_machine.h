@@ -60,6 +60,10 @@ static inline Built build(const char *model, const char *plan, const char *sched
         Text why = {.arena = b.s->arena};
         if (!graph_verify(graphs[i], &why)) fail_msg("%s", why.at);
     }
+    for (size_t i = 0; i < sizeof graphs / sizeof *graphs; i++) {
+        Text why = {.arena = b.s->arena};
+        if (graphs[i] && !graph_verify(graphs[i], &why)) fail_msg("once more: %s", why.at);
+    }
     if (schedule) b.schedule = schedule_parse(b.s, session_add_text(b.s, "schedule", schedule, strlen(schedule)));
     else b.schedule = schedule_one_f_one_b(b.s, b.s->arena, 1, (int)b.step->micros, (ScheduleParts){.begin = b.step->begin, .count = b.step->count, .total = b.step->total});
     if (!b.schedule) diag_flush(b.s, stderr, false);
