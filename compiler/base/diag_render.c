@@ -63,6 +63,9 @@ static int add_shown(Text *out, const char *at, const char *end, int column) {
     return column;
 }
 
+/* Messages quote what the user wrote. */
+static void add_words(Text *out, const char *words) { add_shown(out, words, words + strlen(words), 0); }
+
 static int digits(int number) {
     int n = 1;
     for (; number >= 10; number /= 10) n++;
@@ -90,7 +93,7 @@ static void render_place(const Diag *d, Text *out, Span span, const char *label,
     int from = add_shown(NULL, line, lo, 0), to = add_shown(NULL, lo, hi, from);
     text_printf(out, "\n%*s %s|%s %*s%s", gutter, "", c->gutter, c->off, from, "", caret_color);
     for (int i = from; i < to || i == from; i++) text_puts(out, "^");
-    if (label) text_printf(out, " %s", label);
+    if (label) text_puts(out, " "), add_words(out, label);
     text_printf(out, "%s\n", c->off);
 }
 
@@ -108,12 +111,18 @@ void diag_render(const Diag *d, Text *out, bool color) {
     int gutter = gutter_width(d);
     const char *severity = c->severity[d->severity];
     text_printf(out, "%s%s[%s]%s%s: ", severity, severity_name(d->severity), d->code, c->off, c->bold);
-    add_shown(out, d->message, d->message + strlen(d->message), 0);
+    add_words(out, d->message);
     text_printf(out, "%s\n", c->off);
     render_place(d, out, d->span, d->label, severity, gutter, c);
     for (int i = 0; i < d->notes.n; i++) {
-        text_printf(out, "%snote%s: %s\n", c->severity[SEV_NOTE], c->off, d->notes.at[i].text);
+        text_printf(out, "%snote%s: ", c->severity[SEV_NOTE], c->off);
+        add_words(out, d->notes.at[i].text);
+        text_puts(out, "\n");
         render_place(d, out, d->notes.at[i].span, NULL, c->severity[SEV_NOTE], gutter, c);
     }
-    for (int i = 0; i < d->helps.n; i++) text_printf(out, "%shelp%s: %s\n", c->help, c->off, d->helps.at[i].text);
+    for (int i = 0; i < d->helps.n; i++) {
+        text_printf(out, "%shelp%s: ", c->help, c->off);
+        add_words(out, d->helps.at[i].text);
+        text_puts(out, "\n");
+    }
 }

@@ -153,6 +153,21 @@ static void close_repeat(Elaborator *e, Frame *frame, const Stmt *stmt) {
     if (node) hand_out_stacked(e, frame, node);
 }
 
+/* Names that stood before the repeat without a value that could be carried: what the body gave them ends with it. */
+static void leave_uncarried(Elaborator *e, const NameList *names, Symbol *const *before, Node *const *initial) {
+    for (int i = 0; i < names->n; i++) {
+        Symbol *symbol = before[i];
+        if (!symbol || initial[i] || (symbol->value.kind != VALUE_TENSOR && symbol->value.kind != VALUE_TUPLE)) continue;
+        if (symbol->kind != SYMBOL_VARIABLE && symbol->kind != SYMBOL_PARAMETER) continue; /* assigning it was reported */
+        if (!e->scope->poisoned && diag_count(e->s, SEV_ERROR) == e->errors) {
+            Diag *d = elaborate_error(e, "P0260", symbol->assigned, "`%s` is no tensor before the repeat, and one in it", symbol->name);
+            diag_note(d, symbol->span, "first defined here");
+            diag_help(d, "use another name inside the repeat");
+        }
+        symbol->value = poison();
+    }
+}
+
 /* ---- the statement --------------------------------------------------------------------------------------------------
  */
 
@@ -185,9 +200,10 @@ void repeat_statement(Elaborator *e, const Stmt *stmt) {
         return;
     }
     Node **initial = NEW_N(e->arena, Node *, names.n + 1);
+    Symbol **before = NEW_N(e->arena, Symbol *, names.n + 1);
     bool carries = false; /* or would, but for a mistake */
     for (int i = 0; i < names.n; i++) {
-        Symbol *symbol = scope_get(e, names.at[i]);
+        Symbol *symbol = before[i] = scope_get(e, names.at[i]);
         carries = carries || symbol;
         initial[i] = symbol ? initial_value(e, symbol) : NULL;
     }
@@ -210,6 +226,7 @@ void repeat_statement(Elaborator *e, const Stmt *stmt) {
         diag_help(d, "define what it builds up before it: `x = ...`, then `x = x + ...` inside");
     }
     close_repeat(e, frame, stmt);
+    leave_uncarried(e, &names, before, initial);
 }
 
 /* ---- results of the model -------------------------------------------------------------------------------------------

@@ -115,6 +115,23 @@ static void report_idle(Session *s, const ModelGraph *model, const ParameterGrou
         diag_help(d, "groups are named by a weight's own name, or `bias` and `norm` for all of their kind");
 }
 
+/* Biases and gains that decay although no group speaks of them: most likely not meant. */
+static void warn_of_decay(Session *s, const Train *train, const ModelGraph *model) {
+    const Tensor *first = NULL;
+    int n = 0;
+    for (int i = 0; i < model->inits.n && train->optimizer.weight_decay > 0; i++) {
+        const Tensor *weight = model->inits.at[i].weight;
+        bool named = weight->group && (strcmp(weight->group, "bias") == 0 || strcmp(weight->group, "norm") == 0);
+        if (!named || weight->frozen || group_of(&train->optimizer, weight)) continue;
+        if (n++ == 0) first = weight;
+    }
+    if (n == 0) return;
+    Diag *d = diag_warning(s, "P0249", train->optimizer.span, "`weight_decay` also shrinks %d %s, such as `%s`", n,
+                           n == 1 ? "bias or gain" : "biases and gains", first->name);
+    diag_note(d, first->span, "declared here");
+    diag_help(d, "follow the optimizer with `{ bias, norm: weight_decay = 0 }`, or name the decay that is meant");
+}
+
 /* A model may have no biases or no norms: only those two words may be idle. */
 void model_check_groups(Session *s, const Train *train, const ModelGraph *model) {
     for (int i = 0; i < train->optimizer.groups.n; i++) {
@@ -125,6 +142,7 @@ void model_check_groups(Session *s, const Train *train, const ModelGraph *model)
             report_idle(s, model, group, word);
         }
     }
+    warn_of_decay(s, train, model);
 }
 
 double step_weight_decay(const Train *train, const Tensor *weight) {

@@ -311,7 +311,7 @@ static AttrValue *own_attr(Graph *graph, Node *node, const char *name) {
 
 static void flatten_region(Graph *graph, const Layout *layout, Region *region) {
     for (int i = 0; i < region->nodes.n + region->params.n; i++) {
-        Node *node = i < region->nodes.n ? region->nodes.at[i] : region->params.at[i - region->nodes.n];
+        Node *node = i < region->params.n ? region->params.at[i] : region->nodes.at[i - region->params.n];
         if (node->region) flatten_region(graph, layout, node->region);
         for (int k = 0; k < node->n_outs; k++) make_flat(graph, layout, &node->outs[k].shape, node->outs[k].type);
         const Node *x = node->n_in ? node->in[0] : NULL;

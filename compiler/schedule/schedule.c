@@ -7,7 +7,6 @@
 #include "schedule/schedule.h"
 
 #include <ctype.h>
-#include <stdlib.h>
 
 static const char *const action_text[] = {
 #define ACTION(NAME, text, doc) text,
@@ -43,7 +42,7 @@ static Span reader_span(const Reader *r, const char *from, const char *to) {
 
 /* The next word on this line, or an empty one at its end. */
 static const char *reader_word(Reader *r, size_t *length) {
-    while (*r->at == ' ' || *r->at == '\t' || *r->at == ',' || *r->at == '\r') r->at++;
+    while (*r->at == ',' || (*r->at != '\n' && isspace((unsigned char)*r->at))) r->at++;
     const char *start = r->at;
     while (*r->at && !isspace((unsigned char)*r->at) && *r->at != ',') r->at++;
     *length = (size_t)(r->at - start);
@@ -52,17 +51,28 @@ static const char *reader_word(Reader *r, size_t *length) {
 
 static bool word_is(const char *word, size_t n, const char *text) { return strlen(text) == n && memcmp(word, text, n) == 0; }
 
+enum { MOST_CHUNKS_AND_MICROS = 1 << 24 };
+
+/* The digits at `*at`; a number that no schedule can have when they are too many. */
+static int read_number(const char **at, const char *end) {
+    int64_t number = 0;
+    while (*at < end && isdigit((unsigned char)**at)) {
+        number = number * 10 + (*(*at)++ - '0');
+        if (number > MOST_CHUNKS_AND_MICROS) number = MOST_CHUNKS_AND_MICROS;
+    }
+    return (int)number;
+}
+
 static bool read_action(Reader *r, const char *word, size_t n, Action *action) {
     const char *at = word, *end = word + n;
     *action = (Action){.micro = -1, .peer = -1};
-    while (at < end && isdigit((unsigned char)*at)) action->chunk = action->chunk * 10 + (*at++ - '0');
+    action->chunk = read_number(&at, end);
     bool has_chunk = at > word;
     const char *kind = at;
     while (at < end && (isalpha((unsigned char)*at) || *at == '_')) at++;
     size_t kind_length = (size_t)(at - kind);
     if (at < end) {
-        action->micro = 0;
-        while (at < end && isdigit((unsigned char)*at)) action->micro = action->micro * 10 + (*at++ - '0');
+        action->micro = read_number(&at, end);
     }
     for (int k = 0; k < ACTION_COUNT_; k++)
         if (word_is(kind, kind_length, action_text[k])) {
@@ -88,9 +98,11 @@ static bool read_header(Reader *r, Schedule *schedule) {
         word = reader_word(r, &n);
         good = good && word_is(word, n, fields[i].key);
         word = reader_word(r, &n);
-        *fields[i].value = atoi(word);
-        good = good && *fields[i].value > 0 && *fields[i].value < 1 << 20;
+        const char *digits = word;
+        *fields[i].value = read_number(&digits, word + n);
+        good = good && digits == word + n && *fields[i].value > 0 && *fields[i].value < 1 << 20;
     }
+    good = good && (int64_t)schedule->n_chunks * schedule->n_micro <= MOST_CHUNKS_AND_MICROS;
     if (!good)
         diag_help(diag_error(r->session, "P0702", reader_span(r, r->text, r->at), "this is not a schedule"),
                   "the first line is like `schedule one_f_one_b roles 1 chunks 1 micros 4`");
@@ -116,7 +128,8 @@ Schedule *schedule_parse(Session *s, int32_t file) {
         if (n == 0) continue;
         if (word_is(word, n, "role")) {
             word = reader_word(&r, &n);
-            role = atoi(word);
+            const char *digits = word;
+            role = read_number(&digits, word + n);
             if (role < 0 || role >= schedule->n_roles) {
                 diag_error(s, "P0702", reader_span(&r, word, word + n), "there is no role `%.*s`", (int)n, word);
                 return NULL;

@@ -181,9 +181,31 @@ static void say_evaluation(const PrtRun *run) {
 
 /* ---- the two commands ---- */
 
+/* How many copies of the program a launcher has started; 1 when there is none, or it started one. */
+static long launched(const char **variable) {
+    static const char *const variables[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS", "WORLD_SIZE"};
+    for (size_t i = 0; i < sizeof variables / sizeof *variables; i++) {
+        const char *value = getenv(variables[i]);
+        bool torchrun = i < 3 || getenv("TORCHELASTIC_RUN_ID"); /* others set WORLD_SIZE too */
+        long n = value && torchrun ? strtol(value, NULL, 10) : 1;
+        *variable = variables[i];
+        if (n > 1) return n;
+    }
+    return 1;
+}
+
 static int train(PrtRun *run) {
     PrtProgram *p = run->program;
     char why[2048];
+    const char *variable;
+    long copies = launched(&variable);
+    if (copies > 1) {
+        snprintf(why, sizeof why,
+                 "a launcher has started this program %ld times (%s): it starts the plan's %d %s itself, so each copy would "
+                 "train on its own; start it once, as `%s`",
+                 copies, variable, p->n_ranks, p->n_ranks == 1 ? "rank" : "ranks", run->options->self);
+        return usage(why);
+    }
     int lock = -1;
     bool evaluates = p->eval_every > 0 && p->roles[0].eval >= 0;
     if (p->eval_every > 0 && !evaluates) return fail("the program is to be evaluated, but has no entry for it");

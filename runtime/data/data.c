@@ -22,6 +22,13 @@ static int64_t id_limit(const PrtProgram *program) {
     return program->vocab;
 }
 
+/* The largest id that elements of this kind can hold. */
+static int64_t largest_id(PrtElement element) {
+    bool is_signed = element == PRT_E_I8 || element == PRT_E_I16 || element == PRT_E_I32 || element == PRT_E_I64;
+    int64_t bits = 8 * prt_element_bytes(element) - is_signed;
+    return bits > 32 ? INT64_MAX : (INT64_C(1) << bits) - 1;
+}
+
 /* Puts the file's first part into the training stream and its last `split` into that of validation. */
 static bool place(PrtData *data, int file, double split, PrtSet whole) {
     const PrtFile *f = &data->files.items[file];
@@ -49,11 +56,11 @@ static bool open_set(PrtData *data, const PrtDataset *set, double split, PrtSet 
     int64_t limit = id_limit(data->program);
     for (int i = before; i < data->files.n; i++) {
         const PrtFile *file = &data->files.items[i];
-        if (set->kind == PRT_DATA_TOKENS && file->element == PRT_E_U16 && limit > 65536) {
-            return refuse(
-                why, size,
-                "`%s` has 16-bit ids, which end at 65535, but the vocabulary has %lld: larger ids have been cut off",
-                file->path, (long long)limit);
+        if (set->kind == PRT_DATA_TOKENS && limit - 1 > largest_id(file->element)) {
+            return refuse(why, size,
+                          "`%s` has %d-bit ids, which end at %lld, but the vocabulary has %lld: larger ids have been cut off",
+                          file->path, (int)(8 * prt_element_bytes(file->element)), (long long)largest_id(file->element),
+                          (long long)limit);
         }
         if (!place(data, i, split, whole)) return refuse(why, size, "out of memory");
     }
