@@ -80,6 +80,15 @@ class Equality(t.Case):
         table = weights["token_table"][1]
         self.assertAlmostEqual(t.norm(table) / len(table) ** 0.5, 0.02, delta=0.001)
 
+    def test_experts_equal_single(self):
+        """Every plan of the lesson on experts: alone over the data ranks, on an axis of their own, with tensor and ZeRO."""
+        with open(os.path.join(t.EXAMPLES, "06-experts.plan")) as f:
+            source = f.read()
+        single = self.losses(source, "single", 20)
+        self.assertLess(single[-1], single[0] - 1)
+        for plan in ("experts", "own_axis", "mixed"):
+            self.assert_close(self.losses(source, plan, 20), single, 1e-4, "loss of " + plan)
+
     def bits(self, program, name, *options):
         metrics = self.train(program, name, "--steps", "6", "--set", "save.every=3", "--set", "eval.every=3", "--set", "eval.batches=1", *options)
         facts = [(m["step"], m["loss"], m["grad_norm"], m["lr"], m.get("val_loss")) for m in metrics]
