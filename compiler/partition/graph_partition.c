@@ -312,10 +312,10 @@ static bool stores_in_parts(const Layout *layout, int axis, const Tensor *tensor
     return from != STORED_WHOLE && layout->axes[axis].stored >= from;
 }
 
-/* What the loader fills is divided by samples alone; each use cuts the part of a sample that it needs. */
+/* What the loader fills is divided by samples and by data sets alone; each use cuts the part of a sample that it needs. */
 static AxisType stored_type(const Layout *layout, int axis, const Tensor *tensor) {
     AxisType type = layout_type(layout, axis, &tensor->shape);
-    bool whole = tensor->class == CLASS_DATA && type.kind == AXIS_SHARDED && !type.dim->is_batch;
+    bool whole = tensor->class == CLASS_DATA && type.kind == AXIS_SHARDED && !type.dim->is_batch && !type.dim->has_data;
     return whole ? (AxisType){.kind = AXIS_REPLICATED} : type;
 }
 
