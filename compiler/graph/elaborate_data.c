@@ -88,6 +88,7 @@ static void check_dimension(Elaborator *e) {
                              (long long)dim->size, train->data.n);
         diag_note(d, dim->span, "declared here");
         diag_help(d, "give one data set for each position of `%s`", dim->name);
+        return;
     }
     for (int i = 0; i < e->graph->tensors.n; i++) {
         const Tensor *tensor = e->graph->tensors.at[i];

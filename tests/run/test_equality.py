@@ -89,6 +89,17 @@ class Equality(t.Case):
         for plan in ("experts", "own_axis", "mixed"):
             self.assert_close(self.losses(source, plan, 20), single, 1e-4, "loss of " + plan)
 
+    def test_tasks_equal_single(self):
+        """Each context trains on its own data set: another second one changes the loss."""
+        with open(os.path.join(t.EXAMPLES, "07-tasks.plan")) as f:
+            source = f.read()
+        single = self.losses(source, "single", 20)
+        for plan in ("contexts", "groups"):
+            self.assert_close(self.losses(source, plan, 20), single, 1e-5, "loss of " + plan)
+        other = source.replace("Apache", "LGPL")
+        self.assertNotEqual(source, other)
+        self.assertGreater(t.relative(self.losses(other, "contexts", 1, "other")[0], single[0]), 1e-5)
+
     def bits(self, program, name, *options):
         metrics = self.train(program, name, "--steps", "6", "--set", "save.every=3", "--set", "eval.every=3", "--set", "eval.batches=1", *options)
         facts = [(m["step"], m["loss"], m["grad_norm"], m["lr"], m.get("val_loss")) for m in metrics]
