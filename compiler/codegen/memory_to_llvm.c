@@ -101,6 +101,12 @@ static V scatter_constant(Codegen *g, const Kernel *kernel) {
     return constant_global(g, const_struct(g, fields, 7), arena_printf(g->arena, "%s.scatter", kernel->name));
 }
 
+static V top_k_constant(Codegen *g, const Kernel *kernel) {
+    const TopK *t = kernel->top_k;
+    V fields[] = {cg_i64(g, t->sequences), cg_i64(g, t->seq), cg_i64(g, t->experts), cg_i64(g, t->picks), cg_i64(g, t->slots)};
+    return constant_global(g, const_struct(g, fields, 5), arena_printf(g->arena, "%s.top_k", kernel->name));
+}
+
 static V collective_constant(Codegen *g, const Kernel *kernel) {
     const Collective *c = kernel->collective;
     static const struct {
@@ -204,6 +210,11 @@ static void emit_kernel(Emitter *e, const Kernel *kernel) {
     case KERNEL_SCATTER: {
         V args[] = {first, scatter_constant(g, kernel), e->pointers};
         cg_call(g, runtime_function(g, "prt_scatter"), args, 3);
+        break;
+    }
+    case KERNEL_TOP_K: {
+        V args[] = {first, top_k_constant(g, kernel), e->pointers};
+        cg_call(g, runtime_function(g, "prt_top_k"), args, 3);
         break;
     }
     case KERNEL_COLLECTIVE: {

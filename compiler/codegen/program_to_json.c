@@ -70,6 +70,12 @@ static cJSON *input_json(const Describe *d, const Buffer *buffer) {
     cJSON *shape = cJSON_AddArrayToObject(object, "shape");
     for (int i = 0; i < tensor->shape.n; i++)
         cJSON_AddItemToArray(shape, cJSON_CreateNumber((double)local_extent(d->facts->mesh, tensor->type, tensor->shape.dims[i])));
+    if (tensor->shape.dims[0]->has_data) { /* a data set for each position: which of them are this rank's */
+        cJSON *axes = cJSON_AddArrayToObject(object, "set_axes");
+        for (int a = 0; a < d->facts->mesh->n; a++)
+            if (tensor->type[a].kind == AXIS_SHARDED && dim_is_cut_by(tensor->shape.dims[0], tensor->type[a].dim))
+                cJSON_AddItemToArray(axes, cJSON_CreateNumber(a));
+    }
     add_number(object, "bytes", (double)buffer->bytes);
     add_number(object, "offset", (double)buffer->address);
     add_number(object, "slots", buffer->flights);
@@ -255,7 +261,8 @@ const char *program_to_json(const ProgramFacts *f) {
     int64_t seq = model->seq ? model->seq->size : 1;
     add_number(root, "vocab", tokens ? (double)index_limit(&model->graph->top, tokens->tensor) : 0);
     add_number(root, "seq", (double)seq);
-    add_number(root, "tokens_per_step", (double)(train->batch * seq));
+    int64_t sets = train->data_dim && train->data.n ? train->data.n : 1;
+    add_number(root, "tokens_per_step", (double)(train->batch * seq * sets));
     add_run(root, train);
     cJSON *roles = cJSON_AddArrayToObject(root, "roles");
     int first = 0;

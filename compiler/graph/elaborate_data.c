@@ -88,14 +88,24 @@ static void check_dimension(Elaborator *e) {
                              (long long)dim->size, train->data.n);
         diag_note(d, dim->span, "declared here");
         diag_help(d, "give one data set for each position of `%s`", dim->name);
+        return;
     }
     for (int i = 0; i < e->graph->tensors.n; i++) {
         const Tensor *tensor = e->graph->tensors.at[i];
-        if (!is_source(tensor) || shape_find(&tensor->shape, dim) >= 0) continue;
-        Diag *d = diag_error(e->s, "P0522", tensor->span, "input `%s` has no dimension `%s`", tensor->name, dim->name);
-        diag_note(d, train->data_dim_span, "each position of it has a data set of its own");
-        diag_help(d, "add `%s` to its dimensions", dim->name);
+        if (tensor->class != CLASS_DATA) continue;
+        const Shape *shape = &tensor->shape;
+        if (shape->n > 1 && shape->dims[0] == dim && shape->dims[1]->is_batch) continue;
+        bool has = shape_find(shape, dim) >= 0;
+        Diag *d = has ? diag_error(e->s, "P0522", tensor->span, "`%s` is over %s", tensor->name, shape_text(e->arena, shape))
+                      : diag_error(e->s, "P0522", tensor->span, "input `%s` has no dimension `%s`", tensor->name, dim->name);
+        diag_note(d, train->data_dim_span, "each position of `%s` has a data set of its own", dim->name);
+        diag_help(d, "let it begin with `%s` and `batch`: `[%s, batch, ...]`", dim->name, dim->name);
     }
+    if (train->validation.n) {
+        Diag *d = diag_error(e->s, "P0522", train->validation.at[0].span, "an evaluation set beside a data set for each `%s`", dim->name);
+        diag_help(d, "leave it away: `split` keeps a share of each data set for evaluation");
+    }
+    dim->has_data = true;
 }
 
 void data_check(Elaborator *e) {

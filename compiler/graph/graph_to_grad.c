@@ -396,6 +396,7 @@ static void differentiate(Grad *grad, Level *level) {
         } else {
             apply_rule(grad, level, node, grads);
         }
+        while (level->forward->nodes.at[i] != node) i++; /* a result of an earlier tuple was put before it */
     }
 }
 

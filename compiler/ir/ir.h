@@ -32,6 +32,7 @@ struct Dim {
     Dim *product; /* the dimension that this one is a factor of, or NULL */
     bool is_batch; /* sized by `train`; in a micro-batch body its logical index starts at micro * size */
     bool at_position; /* while sampling: of size 1, its logical index is the scalar `position` */
+    bool has_data; /* each position has a data set of its own: the loader fills what a rank holds of it */
     bool is_repeated; /* a repeat runs over it: it stacks what each layer has of its own */
     bool is_flat;     /* rule 3's flat range of elements: */
     int stored_axis;  /* the axis that stores it in parts cuts it last, whatever its place in the mesh */

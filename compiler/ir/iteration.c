@@ -315,7 +315,7 @@ double op_bytes(const Node *node) {
     if (info->lower == LOWER_NONE || info->lower == LOWER_VIEW) return 0;
     for (int i = 0; i < node->n_in; i++) {
         /* A gather reads as many rows as it writes. */
-        bool gathered = info->lower == LOWER_GATHER && i == 0;
+        bool gathered = lower_is_gather(info->lower) && i == 0;
         total +=
             gathered ? value_bytes(node->dtype, &node->shape) : value_bytes(node->in[i]->dtype, &node->in[i]->shape);
     }

@@ -45,6 +45,9 @@ typedef enum LowerKind {
     LOWER_ATTEND,     /* attention kernels */
     LOWER_GATHER,     /* lookup: a loop with an indexed load */
     LOWER_SCATTER,    /* lookup_grad: rows added at indexed places, in order */
+    LOWER_TOP_K,      /* the route of tokens to experts */
+    LOWER_TO_SLOTS,   /* a loop that gathers tokens' rows into experts' slots */
+    LOWER_FROM_SLOTS, /* and back */
     LOWER_COLLECTIVE, /* communication */
     LOWER_CACHE,      /* writes at the position that is sampled */
 } LowerKind;
@@ -129,6 +132,10 @@ typedef struct Iteration {
 
 Iteration op_iteration(const Node *node);
 /* The default inference: checks the letters, sets shape (and outs); every result has the dtype of operand 0. */
+/* Whether operand 0 is read at places of its own, given by data, and the operator is part of a loop. */
+static inline bool lower_is_gather(LowerKind lower) {
+    return lower == LOWER_GATHER || lower == LOWER_TO_SLOTS || lower == LOWER_FROM_SLOTS;
+}
 bool op_infer_shapes(Graph *graph, Node *node);
 /* Where the dimension `in` of a view's operand is in its result (NULL: nowhere as a cut one): views keep their operand's
  * type under the new name. */

@@ -52,4 +52,10 @@ typedef struct Scatter {
     bool accumulate;
 } Scatter;
 
+/* The route of each of `sequences` sequences: p[seq, experts] gives chosen[seq, picks], slot[seq, picks] and
+ * source[experts, slots], all row-major (see ir/ops/expert.c for their meaning). */
+typedef struct TopK {
+    int64_t sequences, seq, experts, picks, slots;
+} TopK;
+
 #endif

@@ -41,7 +41,7 @@ typedef struct BufferRef {
     int64_t scale, shift, modulus;
 } BufferRef;
 
-typedef enum KernelKind { KERNEL_LOOP, KERNEL_PRODUCT, KERNEL_ATTEND, KERNEL_ATTEND_GRAD, KERNEL_SCATTER, KERNEL_COLLECTIVE, KERNEL_REPEAT } KernelKind;
+typedef enum KernelKind { KERNEL_LOOP, KERNEL_PRODUCT, KERNEL_ATTEND, KERNEL_ATTEND_GRAD, KERNEL_SCATTER, KERNEL_TOP_K, KERNEL_COLLECTIVE, KERNEL_REPEAT } KernelKind;
 
 typedef VEC(Kernel *) KernelList;
 
@@ -72,6 +72,7 @@ struct Kernel {
     int n_starts;
     Attend *attend;            /* KERNEL_ATTEND: q k v out lse; KERNEL_ATTEND_GRAD: q k v out lse d_out dq dk dv */
     Scatter *scatter;          /* KERNEL_SCATTER: out, index, rows */
+    TopK *top_k;               /* KERNEL_TOP_K: p, chosen, slot, source */
     Collective *collective;    /* KERNEL_COLLECTIVE: in, out */
     /* KERNEL_REPEAT */
     Dim *dim;

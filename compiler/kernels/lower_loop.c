@@ -37,7 +37,7 @@ static bool is_row(const Emit *e, const Node *node) {
 /* Operand 0 of these is read at places of its own, not element by element. */
 static int first_element_operand(const Node *node) {
     LowerKind lower = op_info(node)->lower;
-    return lower == LOWER_GATHER || lower == LOWER_CACHE;
+    return lower_is_gather(lower) || lower == LOWER_CACHE;
 }
 
 /* ---- times ----------------------------------------------------------------------------------------------------------- */
@@ -128,6 +128,33 @@ static LoopValue emit_load(Emit *e, Node *node) {
     return loop_load(&e->b, access_to(e, &place, &node->shape, node->dtype, NULL));
 }
 
+/* A logical index of `dim` as an index of what this rank holds of `node`. */
+static LoopValue local_index(Emit *e, const Node *node, const Dim *dim, LoopValue index) {
+    const Mesh *mesh = e->l->graph->mesh;
+    int64_t part = dim->size;
+    for (int a = 0; mesh && a < mesh->n; a++) {
+        if (node->type[a].kind != AXIS_SHARDED || !dim_is_cut_by(dim, node->type[a].dim)) continue;
+        part /= mesh->axes[a].size;
+        char name[128];
+        snprintf(name, sizeof name, "coord.%s", mesh->axes[a].name);
+        LoopValue coordinate = load_scalar(e, lower_scalar(e->l, name, DT_I32));
+        index = loop_emit(&e->b, LOOP_ISUB, index, loop_emit(&e->b, LOOP_IMUL, coordinate, loop_const_i(&e->b, part), -1), -1);
+    }
+    return index;
+}
+
+/* The element at `index`, or zero where `inside` is false: the index is brought into range first. */
+static LoopValue gather_inside(Emit *e, LoopAccess access, LoopValue index, LoopValue inside) {
+    LoopValue row = loop_gather(&e->b, access, loop_emit(&e->b, LOOP_SELECT, inside, index, loop_const_i(&e->b, 0)));
+    return loop_emit(&e->b, LOOP_SELECT, inside, row, loop_const_f(&e->b, 0));
+}
+
+static LoopValue is_below(Emit *e, LoopValue index, int64_t n) {
+    LoopValue zero = loop_const_i(&e->b, 0);
+    return loop_emit(&e->b, LOOP_AND, loop_emit(&e->b, LOOP_ILE, zero, index, -1),
+                     loop_emit(&e->b, LOOP_ILT, index, loop_const_i(&e->b, n), -1), -1);
+}
+
 /* Rows of a table, chosen by data. Rows that another rank holds read as zero: the sum over ranks has them once. */
 static LoopValue emit_gather(Emit *e, Node *node) {
     Node *table = node->in[0];
@@ -139,21 +166,57 @@ static LoopValue emit_gather(Emit *e, Node *node) {
     LoopAccess access = access_to(e, &place, &table->shape, table->dtype, over);
     access.index_stride = place.stride[shape_find(&table->shape, rows)];
     if (held == rows->size) return loop_gather(&e->b, access, index);
-    const Mesh *mesh = e->l->graph->mesh;
-    int64_t part = rows->size;
-    for (int a = 0; a < mesh->n; a++) {
-        if (table->type[a].kind != AXIS_SHARDED || !dim_is_cut_by(rows, table->type[a].dim)) continue;
-        part /= mesh->axes[a].size;
-        char name[128];
-        snprintf(name, sizeof name, "coord.%s", mesh->axes[a].name);
-        LoopValue coordinate = load_scalar(e, lower_scalar(e->l, name, DT_I32));
-        index = loop_emit(&e->b, LOOP_ISUB, index, loop_emit(&e->b, LOOP_IMUL, coordinate, loop_const_i(&e->b, part), -1), -1);
+    index = local_index(e, table, rows, index);
+    return gather_inside(e, access, index, is_below(e, index, held));
+}
+
+/* An index along two dimensions at once: major * its stride + minor * the other, in steps of the minor one where the
+ * major one is a multiple of it. */
+static LoopValue pair_index(Emit *e, LoopAccess *access, LoopValue major, int64_t major_stride, LoopValue minor, int64_t minor_stride) {
+    bool in_steps = minor_stride > 0 && major_stride % minor_stride == 0;
+    access->index_stride = in_steps ? minor_stride : 1;
+    LoopValue at = loop_emit(&e->b, LOOP_IMUL, major, loop_const_i(&e->b, major_stride / access->index_stride), -1);
+    if (!in_steps) minor = loop_emit(&e->b, LOOP_IMUL, minor, loop_const_i(&e->b, minor_stride), -1);
+    return loop_emit(&e->b, LOOP_IADD, at, minor, -1);
+}
+
+/* index / n for 0 <= index with index * n < 2^32, by a multiplication. */
+static LoopValue divided(Emit *e, LoopValue index, int64_t n) {
+    if (n == 1) return index;
+    return loop_emit(&e->b, LOOP_IMULHI, index, loop_const_i(&e->b, ((INT64_C(1) << 32) + n - 1) / n), -1);
+}
+
+/* The row of the token (and pick) that queued for this slot. */
+static LoopValue emit_to_slots(Emit *e, Node *node) {
+    Node *x = node->in[0];
+    const Shape *over = &node_attr(node, "over")->dims;
+    Location place = value_place(e->l, x);
+    LoopAccess access = access_to(e, &place, &x->shape, x->dtype, over);
+    LoopValue source = emit_value(e, node->in[1]);
+    int64_t picks = node_attr(node, "pick")->dims.dims[0]->size, stride = place.stride[shape_find(&x->shape, over->dims[0])];
+    LoopValue inside = loop_emit(&e->b, LOOP_ILE, loop_const_i(&e->b, 0), source, -1);
+    LoopValue token = divided(e, source, picks), index = token;
+    if (over->n == 1) access.index_stride = stride;
+    else {
+        LoopValue pick = loop_emit(&e->b, LOOP_ISUB, source, loop_emit(&e->b, LOOP_IMUL, token, loop_const_i(&e->b, picks), -1), -1);
+        index = pair_index(e, &access, token, stride, pick, place.stride[shape_find(&x->shape, over->dims[1])]);
     }
-    LoopValue zero = loop_const_i(&e->b, 0);
-    LoopValue inside = loop_emit(&e->b, LOOP_AND, loop_emit(&e->b, LOOP_ILE, zero, index, -1),
-                                 loop_emit(&e->b, LOOP_ILT, index, loop_const_i(&e->b, held), -1), -1);
-    LoopValue row = loop_gather(&e->b, access, loop_emit(&e->b, LOOP_SELECT, inside, index, zero));
-    return loop_emit(&e->b, LOOP_SELECT, inside, row, loop_const_f(&e->b, 0));
+    return gather_inside(e, access, index, inside);
+}
+
+/* The row of the slot where this pick queued. Experts of another rank read as zero, and so does a dropped pick. */
+static LoopValue emit_from_slots(Emit *e, Node *node) {
+    Node *y = node->in[0];
+    const Dim *expert = node_attr(node, "expert")->dims.dims[0], *slot = node_attr(node, "slot")->dims.dims[0];
+    Shape where = shape_union(&node_attr(node, "expert")->dims, &node_attr(node, "slot")->dims);
+    Location place = value_place(e->l, y);
+    LoopAccess access = access_to(e, &place, &y->shape, y->dtype, &where);
+    LoopValue chosen = local_index(e, y, expert, emit_value(e, node->in[1])), at = emit_value(e, node->in[2]);
+    LoopValue inside = loop_emit(&e->b, LOOP_ILE, loop_const_i(&e->b, 0), at, -1);
+    int64_t held = lower_extent(e->l, y, expert);
+    if (held < expert->size) inside = loop_emit(&e->b, LOOP_AND, inside, is_below(e, chosen, held), -1);
+    LoopValue index = pair_index(e, &access, chosen, place.stride[shape_find(&y->shape, expert)], at, place.stride[shape_find(&y->shape, slot)]);
+    return gather_inside(e, access, index, inside);
 }
 
 /* The cache while sampling: what is new at its position, the rest as it was. */
@@ -192,6 +255,8 @@ static LoopValue emit_value(Emit *e, Node *node) {
     if (!in_unit(e, node) || (early && !row)) value = emit_load(e, node);
     else if (is_reduce(node)) value = loop_emit(&e->b, reduce_op(node), emit_value(e, node->in[0]), -1, -1);
     else if (op_info(node)->lower == LOWER_GATHER) value = emit_gather(e, node);
+    else if (op_info(node)->lower == LOWER_TO_SLOTS) value = emit_to_slots(e, node);
+    else if (op_info(node)->lower == LOWER_FROM_SLOTS) value = emit_from_slots(e, node);
     else if (op_info(node)->lower == LOWER_CACHE) value = emit_cache(e, node);
     else value = emit_map(e, node);
     /* A row value that an inner pass had to make is known in that pass only, unless it is a reduction. */

@@ -314,6 +314,29 @@ static void lower_scatter(Lowering *l, Node *node) {
     kernel->scatter = s;
 }
 
+/* ---- routes ---------------------------------------------------------------------------------------------------------- */
+
+static void lower_top_k(Lowering *l, Node *node) {
+    Node *p = node->in[0];
+    Location in = contiguous(l, p);
+    tuple_places(l, node);
+    Value *value = value_of(node);
+    Kernel *kernel = lower_kernel(l, KERNEL_TOP_K, "top_k", node->span);
+    kernel_add_ref(l, kernel, in.ref);
+    for (int k = 0; k < 3; k++) {
+        Node like = like_out(node, k);
+        CHECK(place_is_row_major(l, &like, &value->outs[k]));
+        kernel_add_ref(l, kernel, value->outs[k].ref);
+    }
+    TopK *top_k = NEW(l->arena, TopK);
+    int n = p->shape.n;
+    *top_k = (TopK){.sequences = 1, .seq = p->shape.dims[n - 2]->size, .experts = p->shape.dims[n - 1]->size};
+    for (int i = 0; i + 2 < n; i++) top_k->sequences *= lower_extent(l, p, p->shape.dims[i]);
+    top_k->picks = node_attr(node, "pick")->dims.dims[0]->size;
+    top_k->slots = node_attr(node, "slot")->dims.dims[0]->size;
+    kernel->top_k = top_k;
+}
+
 /* ---- collectives ------------------------------------------------------------------------------------------------------------ */
 
 /* A gradient accumulator may be joined where it lies: nothing reads the partial sum any more. */
@@ -442,6 +465,7 @@ void lower_node_unit(Lowering *l, Node *node) {
     case LOWER_VIEW: lower_view(l, node); return;
     case LOWER_PRODUCT: lower_product(l, node); return;
     case LOWER_SCATTER: lower_scatter(l, node); return;
+    case LOWER_TOP_K: lower_top_k(l, node); return;
     case LOWER_COLLECTIVE: lower_collective(l, node); return;
     case LOWER_ATTEND:
         if (node->n_outs == 2) lower_attend(l, node);

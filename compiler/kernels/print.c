@@ -18,7 +18,7 @@ static void print_dims(const char *name, const ProductDim *dims, int n, Text *ou
 }
 
 static void print_kernel(const RoleProgram *program, const Kernel *kernel, int depth, Text *out) {
-    static const char *const kinds[] = {"loop", "product", "attend", "attend_grad", "scatter", "collective", "repeat"};
+    static const char *const kinds[] = {"loop", "product", "attend", "attend_grad", "scatter", "top_k", "collective", "repeat"};
     text_printf(out, "%*s%4d %s %s", depth * 4, "", kernel->first, kinds[kernel->kind], kernel->name);
     const Product *p = kernel->product;
     if (p) {

@@ -8,7 +8,7 @@
 
 bool node_in_loop(const Node *node) {
     LowerKind lower = op_info(node)->lower;
-    return lower == LOWER_MAP || lower == LOWER_REDUCE || lower == LOWER_GATHER || lower == LOWER_CACHE;
+    return lower == LOWER_MAP || lower == LOWER_REDUCE || lower_is_gather(lower) || lower == LOWER_CACHE;
 }
 
 static bool is_random(const Node *node) { return node->op == OP_RANDOM_NORMAL || node->op == OP_RANDOM_UNIFORM; }

@@ -234,10 +234,6 @@ const char *plan_unbuilt(const Plan *plan, Span *where) {
 }
 
 const char *train_unbuilt(const Train *train, Span *where) {
-    if (train->data_dim != NULL) {
-        *where = train->data_dim_span;
-        return "a data set for each index of a dimension";
-    }
     if (train->validation.n > 1) {
         *where = train->validation.at[1].span;
         return "more than one evaluation set";

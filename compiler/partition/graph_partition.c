@@ -194,9 +194,80 @@ static Node *with_zero_padding(Inserter *in, Node *value) {
     return convert_to_flat(in, convert_from_flat(in, value, axis), axis, value->type[axis]);
 }
 
+/* ---- several axes at once ------------------------------------------------------------------------------------------- */
+
+static bool same_cut(AxisType type, const Dim *dim) {
+    return type.kind == AXIS_SHARDED && type.dim && dim && (dim_is_cut_by(type.dim, dim) || dim_is_cut_by(dim, type.dim));
+}
+
+/* Whether `type`'s dimension is cut again inside this axis: then the parts of the ranks along the axis do not lie side
+ * by side, and the inner cut has to go first. */
+static bool cut_inside(const Mesh *mesh, const AxisType *types, int axis, AxisType type) {
+    for (int a = axis + 1; a < mesh->n && type.kind == AXIS_SHARDED; a++)
+        if (same_cut(types[a], type.dim)) return true;
+    return false;
+}
+
+static bool step_is_valid(const Mesh *mesh, const AxisType *types, int axis, AxisType to) {
+    return !cut_inside(mesh, types, axis, types[axis]) && !cut_inside(mesh, types, axis, to);
+}
+
+/* The steps of a conversion: one axis each, to a type. */
+typedef struct Steps {
+    int axis[3 * MAX_MESH];
+    AxisType to[3 * MAX_MESH];
+    int n;
+    AxisType types[MAX_MESH]; /* after them */
+} Steps;
+
+static void add_step(Steps *steps, int axis, AxisType to) {
+    if (axis_type_equal(steps->types[axis], to)) return;
+    steps->axis[steps->n] = axis;
+    steps->to[steps->n++] = steps->types[axis] = to;
+}
+
+/* One step for each axis, from the outermost inwards or the other way. False where one would not be valid. */
+static bool steps_in_order(const Mesh *mesh, const AxisType *need, bool inwards, Steps *steps) {
+    for (int i = 0; i < mesh->n; i++) {
+        int a = inwards ? i : mesh->n - 1 - i;
+        if (type_is_flat(need[a]) || axis_type_equal(steps->types[a], need[a])) continue;
+        if (!step_is_valid(mesh, steps->types, a, need[a])) return false;
+        add_step(steps, a, need[a]);
+    }
+    return true;
+}
+
+/* Where no order will do (a dimension cut by two axes becomes another one on both), cuts that stand in the way are
+ * joined, from the innermost outwards, and made anew. */
+static void steps_by_joining(const Mesh *mesh, const AxisType *need, Steps *steps) {
+    for (int a = 0; a < mesh->n; a++) {
+        if (type_is_flat(need[a]) || axis_type_equal(steps->types[a], need[a])) continue;
+        for (int b = mesh->n - 1; b > a; b--)
+            if (same_cut(steps->types[b], steps->types[a].kind == AXIS_SHARDED ? steps->types[a].dim : NULL) ||
+                same_cut(steps->types[b], need[a].kind == AXIS_SHARDED ? need[a].dim : NULL))
+                add_step(steps, b, (AxisType){.kind = AXIS_REPLICATED});
+        add_step(steps, a, need[a]);
+    }
+}
+
+static Steps steps_between(const Mesh *mesh, const AxisType *from, const AxisType *need) {
+    Steps start = {.n = 0}, steps;
+    memcpy(start.types, from, sizeof start.types);
+    for (int a = mesh->n - 1; a >= 0; a--) { /* what has to be whole */
+        bool whole = need[a].kind == AXIS_REPLICATED || (type_is_flat(need[a]) && from[a].kind == AXIS_SHARDED && !type_is_flat(from[a]));
+        if (whole && step_is_valid(mesh, start.types, a, (AxisType){.kind = AXIS_REPLICATED})) add_step(&start, a, (AxisType){.kind = AXIS_REPLICATED});
+    }
+    steps = start;
+    if (steps_in_order(mesh, need, true, &steps)) return steps;
+    steps = start;
+    if (steps_in_order(mesh, need, false, &steps)) return steps;
+    steps_by_joining(mesh, need, &start);
+    return start;
+}
+
 /* The value in the types that a use needs. */
 static Node *convert(Inserter *in, Node *value, const AxisType *need, bool backward) {
-    int n = in->choices->layout->mesh.n;
+    const Mesh *mesh = &in->choices->layout->mesh;
     if (types_equal(in, value->type, need)) return value;
     for (int i = 0; i < in->done.n; i++)
         if (in->done.at[i].value == value && types_equal(in, in->done.at[i].result->type, need)) return in->done.at[i].result;
@@ -206,16 +277,11 @@ static Node *convert(Inserter *in, Node *value, const AxisType *need, bool backw
         result = clone_source(in, value, need);
     } else {
         int first = in->out.n;
-        for (int a = 0; a < n; a++)
+        for (int a = 0; a < mesh->n; a++)
             if (type_is_flat(result->type[a]) && !type_is_flat(need[a])) result = convert_from_flat(in, result, a);
-        for (int a = n - 1; a >= 0; a--) {
-            bool whole = need[a].kind == AXIS_REPLICATED || (type_is_flat(need[a]) && result->type[a].kind == AXIS_SHARDED);
-            if (whole && !axis_type_equal(result->type[a], need[a]) && result->type[a].kind != AXIS_REPLICATED)
-                result = convert_axis(in, result, a, (AxisType){.kind = AXIS_REPLICATED});
-        }
-        for (int a = 0; a < n; a++)
-            if (!type_is_flat(need[a]) && !axis_type_equal(result->type[a], need[a])) result = convert_axis(in, result, a, need[a]);
-        for (int a = 0; a < n; a++)
+        Steps steps = steps_between(mesh, result->type, need);
+        for (int i = 0; i < steps.n; i++) result = convert_axis(in, result, steps.axis[i], steps.to[i]);
+        for (int a = 0; a < mesh->n; a++)
             if (type_is_flat(need[a]) && !axis_type_equal(result->type[a], need[a])) result = convert_to_flat(in, result, a, need[a]);
         for (int i = first; i < in->out.n; i++) in->out.at[i]->backward |= backward;
     }
@@ -263,10 +329,10 @@ static bool stores_in_parts(const Layout *layout, int axis, const Tensor *tensor
     return from != STORED_WHOLE && layout->axes[axis].stored >= from;
 }
 
-/* What the loader fills is divided by samples alone; each use cuts the part of a sample that it needs. */
+/* What the loader fills is divided by samples and by data sets alone; each use cuts the part of a sample that it needs. */
 static AxisType stored_type(const Layout *layout, int axis, const Tensor *tensor) {
     AxisType type = layout_type(layout, axis, &tensor->shape);
-    bool whole = tensor->class == CLASS_DATA && type.kind == AXIS_SHARDED && !type.dim->is_batch;
+    bool whole = tensor->class == CLASS_DATA && type.kind == AXIS_SHARDED && !type.dim->is_batch && !type.dim->has_data;
     return whole ? (AxisType){.kind = AXIS_REPLICATED} : type;
 }
 

@@ -227,6 +227,30 @@ static PrtDataset *read_datasets(Reader *r, const PrtJson *root, const char *nam
     return sets;
 }
 
+/* `set_axes`: the first dimension counts data sets, divided over these axes. It is taken off the shape. */
+static void read_sets(Reader *r, const PrtJson *item, PrtInput *input) {
+    const PrtProgram *p = r->program;
+    const PrtJson *axes = field(item, "set_axes"), *axis;
+    input->sets = 1;
+    if (!axes) {
+        if (p->n_data > 1) complain(r, "`%sset_axes` is missing, but there are %d data sets", r->at, p->n_data);
+        return;
+    }
+    int64_t parts = 1;
+    PRT_JSON_EACH(axis, axes) {
+        int a = (int)whole(r, axis, "set_axes", 0, p->n_axes - 1);
+        if (r->failed || input->n_set_axes == p->n_axes) return;
+        input->set_axes[input->n_set_axes++] = a;
+        parts *= p->mesh[a].size;
+    }
+    if (input->n_dims < 2 || input->shape[0] * parts != p->n_data) {
+        complain(r, "`%sshape` does not begin with a rank's part of the %d data sets", r->at, p->n_data);
+        return;
+    }
+    input->sets = input->shape[0];
+    memmove(input->shape, input->shape + 1, sizeof *input->shape * (size_t)--input->n_dims);
+}
+
 static void read_input(Reader *r, const PrtJson *item, PrtInput *input) {
     static const char *const kinds[] = {"tokens", "next", "mask", "column"};
     PrtProgram *p = r->program;
@@ -239,6 +263,7 @@ static void read_input(Reader *r, const PrtJson *item, PrtInput *input) {
     if (input->dtype != PRT_F32 && input->dtype != PRT_I32) complain(r, "`%sdtype` is neither f32 nor i32", r->at);
     if (input->dtype != PRT_I32 && input->kind <= PRT_INPUT_NEXT) complain(r, "`%sdtype` of tokens is not i32", r->at);
     input->n_dims = read_shape(r, item, input->shape);
+    read_sets(r, item, input);
     input->row = 1;
     for (int i = 1; i < input->n_dims; i++) input->row *= input->shape[i];
     int64_t sequences = p->micro_batch / p->data_ranks;
@@ -248,7 +273,7 @@ static void read_input(Reader *r, const PrtJson *item, PrtInput *input) {
     if (input->kind != PRT_INPUT_COLUMN && (input->n_dims != 2 || input->shape[1] != p->seq)) {
         complain(r, "`%sshape` is not [%lld, %lld]", r->at, (long long)sequences, (long long)p->seq);
     }
-    int64_t bytes = sequences * input->row * prt_dtype_bytes(input->dtype);
+    int64_t bytes = input->sets * sequences * input->row * prt_dtype_bytes(input->dtype);
     input->offset = number(r, item, "offset", 0, ROOM);
     input->slots = number_or(r, item, "slots", 1, 1 << 20, 1);
     input->slot_bytes = number_or(r, item, "slot_bytes", 0, ROOM, bytes);
@@ -516,13 +541,13 @@ static void read_all(Reader *r, const PrtJson *root) {
     p->split = real_or(r, root, "split", 0);
     if (!(p->split >= 0 && p->split < 1)) complain(r, "`split` is %g, not in [0, 1)", p->split);
     read_roles(r, root);
+    if (!r->failed) p->data = read_datasets(r, root, "data", &p->n_data);
     if (!r->failed) read_inputs(r, root);
     if (!r->failed) p->scalars = read_scalars(r, root, "scalars", &p->n_scalars);
     if (!r->failed) p->results = read_scalars(r, root, "results", &p->n_results);
-    if (!r->failed) p->data = read_datasets(r, root, "data", &p->n_data);
     if (!r->failed) p->validation = read_datasets(r, root, "validation", &p->n_validation);
     if (!r->failed && !prt_program_result(p, "loss")) complain(r, "`results` has no `loss`");
-    if (p->n_data > 1 || p->n_validation > 1) complain(r, "it has several data sets; this runtime reads one");
+    if (p->n_validation > 1 || (p->n_data > 1 && p->n_validation > 0)) complain(r, "it has several evaluation sets; this runtime reads one");
     if (!r->failed) read_optimizer(r, root);
     if (!r->failed) read_pauses(r, root);
 }

@@ -107,3 +107,12 @@ int prt_program_data_block(const PrtProgram *program, const int *coords) {
     }
     return block;
 }
+
+int prt_input_first_set(const PrtProgram *program, const PrtInput *input, const int *coords) {
+    int block = 0;
+    for (int i = 0; i < input->n_set_axes; i++) {
+        int axis = input->set_axes[i];
+        block = block * program->mesh[axis].size + coords[axis];
+    }
+    return block * (int)input->sets;
+}

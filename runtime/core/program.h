@@ -45,6 +45,8 @@ typedef struct PrtInput {
     int n_dims;
     int64_t shape[PRT_MAX_DIMS]; /* of one rank and micro-batch */
     int64_t row;                 /* elements of one sequence: the product of shape[1..] */
+    int64_t sets;                /* data sets that a rank reads, one block of `shape` for each, in order; 1 as a rule */
+    int n_set_axes, set_axes[PRT_MAX_AXES]; /* the mesh axes that divide the data sets, outermost first */
     int64_t offset, slots, slot_bytes, decode_offset;
     int64_t limit;      /* ids must be below; 0: any */
     const char *column; /* PRT_INPUT_COLUMN */
@@ -135,5 +137,7 @@ double prt_rate_at(const PrtRate *rate, int64_t step);
 void prt_program_coords(const PrtProgram *program, int number, int *coords);
 /* Which of the data_ranks blocks of a micro-batch a rank with these coordinates holds. */
 int prt_program_data_block(const PrtProgram *program, const int *coords);
+/* The first of the data sets that such a rank reads for an input. */
+int prt_input_first_set(const PrtProgram *program, const PrtInput *input, const int *coords);
 
 #endif

@@ -37,8 +37,10 @@ static void forget_inputs(Trainer *t) {
 
 static void fill_input(Trainer *t, int index, PrtSet set, int64_t first, int64_t slot) {
     const PrtInput *input = &t->program->inputs[index];
-    prt_data_fill(t->rank, t->run->data, set, input, first + t->block * input->shape[0],
-                  t->rank->arena + input->offset + slot * input->slot_bytes);
+    char *to = t->rank->arena + input->offset + slot * input->slot_bytes;
+    int from = prt_input_first_set(t->program, input, t->rank->coords);
+    for (int i = 0; i < input->sets; i++, to += input->shape[0] * input->row * 4)
+        prt_data_fill(t->rank, prt_data_set(t->run->data, from + i), set, input, first + t->block * input->shape[0], to);
 }
 
 /* Before an action of micro-batch `micro`: its inputs are in their slots. */

@@ -90,7 +90,7 @@ static bool open_ids(PrtData *data, bool evaluates, char *why, size_t size) {
     const PrtProgram *p = data->program;
     data->own_validation = p->n_validation > 0;
     double split = data->own_validation || !p->eval_every ? 0 : p->split;
-    if (!open_set(data, &p->data[0], split, PRT_TRAINING, why, size)) return false;
+    if (!open_set(data, &p->data[data->number], split, PRT_TRAINING, why, size)) return false;
     if (data->own_validation && !open_set(data, &p->validation[0], 1, PRT_VALIDATION, why, size)) return false;
     if (!prt_files_look(&data->files, data->kind == PRT_DATA_TEXT, id_limit(p), &data->look, why, size)) return false;
     for (int set = 0; set < 2; set++) {
@@ -146,10 +146,11 @@ static bool check_column(const PrtData *data, const PrtInput *input, char *why, 
 static bool open_arrays(PrtData *data, bool evaluates, char *why, size_t size) {
     const PrtProgram *p = data->program;
     int64_t rows = 0, validation = 0;
-    data->n_columns = p->data[0].n_paths;
-    data->columns = p->data[0].columns;
+    const PrtDataset *training = &p->data[data->number];
+    data->n_columns = training->n_paths;
+    data->columns = training->columns;
     data->own_validation = p->n_validation > 0;
-    if (!open_columns(data, &p->data[0], &rows, why, size)) return false;
+    if (!open_columns(data, training, &rows, why, size)) return false;
     if (data->own_validation) {
         if (p->validation[0].kind != PRT_DATA_ARRAYS || p->validation[0].n_paths != data->n_columns) {
             return refuse(why, size, "the validation data does not have the columns of the training data");
@@ -182,35 +183,63 @@ static bool check_inputs(const PrtProgram *p, int kind, char *why, size_t size) 
     return true;
 }
 
-PrtData *prt_data_open(const PrtProgram *program, int64_t seed, bool evaluates, char *why, size_t size) {
+static PrtData *open_number(const PrtProgram *program, int number, int64_t seed, bool evaluates, char *why, size_t size) {
     PrtData *data = calloc(1, sizeof *data);
     if (!data) {
         snprintf(why, size, "out of memory");
         return NULL;
     }
     data->program = program;
-    data->seed = seed;
-    bool ok = program->n_data == 1 || refuse(why, size, "the program has no data");
-    if (ok) {
-        data->kind = (int)program->data[0].kind;
-        ok = check_inputs(program, data->kind, why, size) &&
-             (data->kind == PRT_DATA_ARRAYS ? open_arrays(data, evaluates, why, size)
-                                            : open_ids(data, evaluates, why, size));
-    }
+    data->number = number;
+    data->seed = seed + number;
+    data->kind = (int)program->data[number].kind;
+    bool ok = check_inputs(program, data->kind, why, size) &&
+              (data->kind == PRT_DATA_ARRAYS ? open_arrays(data, evaluates, why, size) : open_ids(data, evaluates, why, size));
     if (ok) return data;
     prt_data_free(data);
     return NULL;
 }
 
-void prt_data_free(PrtData *data) {
-    if (!data) return;
-    prt_files_free(&data->files);
-    free(data->stream[0].pieces);
-    free(data->stream[1].pieces);
-    free(data);
+PrtData *prt_data_open(const PrtProgram *program, int64_t seed, bool evaluates, char *why, size_t size) {
+    if (program->n_data == 0) {
+        snprintf(why, size, "the program has no data");
+        return NULL;
+    }
+    PrtData *first = NULL;
+    for (int k = program->n_data - 1; k >= 0; k--) {
+        PrtData *data = open_number(program, k, seed, evaluates, why, size);
+        if (!data) {
+            prt_data_free(first);
+            return NULL;
+        }
+        data->next = first;
+        first = data;
+    }
+    return first;
 }
 
-int64_t prt_data_samples(const PrtData *data, PrtSet set) { return data->samples[set]; }
+PrtData *prt_data_set(PrtData *data, int k) {
+    while (k-- > 0) data = data->next;
+    return data;
+}
+
+void prt_data_free(PrtData *data) {
+    while (data) {
+        PrtData *next = data->next;
+        prt_files_free(&data->files);
+        free(data->stream[0].pieces);
+        free(data->stream[1].pieces);
+        free(data);
+        data = next;
+    }
+}
+
+int64_t prt_data_samples(const PrtData *data, PrtSet set) {
+    int64_t least = data->samples[set];
+    for (data = data->next; data; data = data->next)
+        if (data->samples[set] < least) least = data->samples[set];
+    return least;
+}
 
 int64_t prt_data_sample(const PrtData *data, PrtSet set, int64_t index) {
     int64_t n = data->samples[set], epoch = index / n;
@@ -288,7 +317,7 @@ void prt_data_fill(PrtRank *rank, PrtData *data, PrtSet set, const PrtInput *inp
 
 /* ---- report ---- */
 
-void prt_data_report(const PrtData *data, FILE *out) {
+static void report_one(const PrtData *data, FILE *out) {
     char a[32], b[32], c[32];
     const PrtFiles *files = &data->files;
     const char *unit = data->kind == PRT_DATA_ARRAYS ? "samples" : "sequences";
@@ -316,4 +345,8 @@ void prt_data_report(const PrtData *data, FILE *out) {
         fprintf(out, "note: %s bytes are not UTF-8, the first in `%s` at byte %lld; they are kept as they are\n",
                 prt_commas(data->look.invalid, a), data->look.invalid_path, (long long)data->look.invalid_offset);
     }
+}
+
+void prt_data_report(const PrtData *data, FILE *out) {
+    for (; data; data = data->next) report_one(data, out);
 }

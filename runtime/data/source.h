@@ -81,6 +81,8 @@ bool prt_files_look(PrtFiles *files, bool text, int64_t limit, PrtLook *look, ch
 
 struct PrtData {
     const PrtProgram *program;
+    int number;    /* which of the program's data sets */
+    PrtData *next; /* the next one, or NULL */
     int64_t seed;
     int kind; /* as in PrtDataset */
     PrtFiles files;

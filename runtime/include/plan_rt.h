@@ -81,6 +81,9 @@ typedef struct PrtScatter {
     int64_t n_rows, n_out, width, row_stride, out_stride;
     int32_t coordinate_axis, accumulate;
 } PrtScatter;
+typedef struct PrtTopK {
+    int64_t sequences, seq, experts, picks, slots;
+} PrtTopK;
 typedef struct PrtCollective {
     int32_t kind;   /* PrtCollectiveKind */
     int32_t axis;   /* of the mesh */

@@ -50,6 +50,26 @@ class Equality(t.Case):
         table = weights["token_table"][1]
         self.assertAlmostEqual(t.norm(table) / len(table) ** 0.5, 0.02, delta=0.001)
 
+    def test_experts_equal_single(self):
+        """Every plan of the lesson on experts: alone over the data ranks, on an axis of their own, with tensor and ZeRO."""
+        with open(os.path.join(t.EXAMPLES, "06-experts.plan")) as f:
+            source = f.read()
+        single = self.losses(source, "single", 20)
+        self.assertLess(single[-1], single[0] - 1)
+        for plan in ("experts", "own_axis", "mixed"):
+            self.assert_close(self.losses(source, plan, 20), single, 1e-4, "loss of " + plan)
+
+    def test_tasks_equal_single(self):
+        """Each context trains on its own data set: another second one changes the loss."""
+        with open(os.path.join(t.EXAMPLES, "07-tasks.plan")) as f:
+            source = f.read()
+        single = self.losses(source, "single", 20)
+        for plan in ("contexts", "groups"):
+            self.assert_close(self.losses(source, plan, 20), single, 1e-5, "loss of " + plan)
+        other = source.replace("Apache", "LGPL")
+        self.assertNotEqual(source, other)
+        self.assertGreater(t.relative(self.losses(other, "contexts", 1, "other")[0], single[0]), 1e-5)
+
 
 if __name__ == "__main__":
     t.main()

@@ -141,6 +141,26 @@ static inline void km_scatter(const KernelMachine *k, int64_t rank, const Scatte
     }
 }
 
+/* The places of tokens in experts' queues: see ir/ops/expert.c. */
+static inline void km_top_k(const TopK *t, const float *p, int32_t *chosen, int32_t *slot, int32_t *source) {
+    for (int64_t s = 0; s < t->sequences; s++, p += t->seq * t->experts, source += t->experts * t->slots) {
+        for (int64_t i = 0; i < t->experts * t->slots; i++) source[i] = -1;
+        for (int64_t i = 0; i < t->seq; i++)
+            for (int64_t j = 0; j < t->picks; j++, chosen++, slot++) {
+                int32_t best = -1;
+                for (int32_t e = 0; e < t->experts; e++) {
+                    bool taken = false;
+                    for (int64_t k = 1; k <= j; k++) taken |= chosen[-k] == e;
+                    if (!taken && (best < 0 || p[i * t->experts + e] > p[i * t->experts + best])) best = e;
+                }
+                *chosen = best;
+                *slot = -1;
+                for (int32_t at = 0; at < t->slots && *slot < 0; at++)
+                    if (source[best * t->slots + at] < 0) source[best * t->slots + (*slot = at)] = (int32_t)(i * t->picks + j);
+            }
+    }
+}
+
 /* The j-th rank of r's group along an axis. */
 static inline int64_t km_peer(const KernelMachine *k, int64_t r, int axis, int64_t j) {
     int64_t stride = 1;
@@ -209,6 +229,7 @@ static inline void km_kernel(KernelMachine *k, const Kernel *kernel) {
         case KERNEL_ATTEND: km_attend(kernel->attend, (float *const *)p, start); break;
         case KERNEL_ATTEND_GRAD: km_attend_grad(kernel->attend, (float *const *)p, start); break;
         case KERNEL_SCATTER: km_scatter(k, r, kernel->scatter, p[0], p[1], p[2]); break;
+        case KERNEL_TOP_K: km_top_k(kernel->top_k, p[0], p[1], p[2], p[3]); break;
         default: BUG("kernel kind %d", kernel->kind);
         }
     }

@@ -114,12 +114,14 @@ static inline void fill_data(Built *b, Machine *m, KernelMachine *k, int64_t mic
         const Buffer *buffer = b->program->buffers.at[i];
         Tensor *tensor = buffer->tensor;
         if (!tensor || tensor->class != CLASS_DATA || !shape_elements(&tensor->shape)) continue;
-        int64_t seq = tensor->shape.n > 1 ? tensor->shape.dims[1]->size : 1, n = tensor->shape.dims[0]->size;
-        if (!tensor->shape.dims[0]->is_batch) continue;
-        double *all = malloc(sizeof *all * (size_t)(n * seq));
-        for (int64_t e = 0; e < n * seq; e++) {
-            int64_t sample = micro * n + e / seq, at = e % seq + (tensor->of ? 1 : 0);
-            all[e] = (double)((sample * 31 + at * 7 + at * at * 3) % 8);
+        int first = tensor->shape.dims[0]->has_data; /* a data set for each position */
+        int64_t sets = first ? tensor->shape.dims[0]->size : 1, n = tensor->shape.dims[first]->size;
+        int64_t seq = tensor->shape.n > first + 1 ? tensor->shape.dims[first + 1]->size : 1;
+        if (!tensor->shape.dims[first]->is_batch) continue;
+        double *all = malloc(sizeof *all * (size_t)(sets * n * seq));
+        for (int64_t e = 0; e < sets * n * seq; e++) {
+            int64_t set = e / (n * seq), sample = micro * n + e / seq % n, at = e % seq + (tensor->of ? 1 : 0);
+            all[e] = (double)((sample * 31 + at * 7 + at * at * 3 + set * 5) % 8);
         }
         machine_set(m, tensor, all);
         for (int64_t r = 0; r < k->n_ranks; r++) {

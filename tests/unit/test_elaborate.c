@@ -70,7 +70,8 @@ static void examples_elaborate(void **state) {
     } examples[] = {
         {"examples/01-quickstart.plan", 1293120}, {"examples/02-gpt2.plan", 124439808},
         {"examples/03-llama.plan", 4287744},      {"examples/04-classifier.plan", 407050},
-        {"examples/05-cluster.plan", 124356864},
+        {"examples/05-cluster.plan", 124356864},  {"examples/06-experts.plan", 1903744},
+        {"examples/07-tasks.plan", 689024},
     };
     for (size_t i = 0; i < sizeof examples / sizeof examples[0]; i++) {
         Elaborated e = elaborate(open_file, examples[i].path);

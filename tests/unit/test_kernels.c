@@ -39,6 +39,30 @@
     " y = x + dot(dropout(gelu(dot(x, up, over embed)), rate = 0.25), down, over ffn)\n"                                                         \
     " loss = cross_entropy(dot(y, table, over embed), labels, over vocab)\n}\n" TRAIN
 
+#define EXPERTS(options)                                                                                                                  \
+    "import nn\nmodel M {\n dim layers = 2, embed = 8, head = 2, head_dim = 4, ffn = 12, expert = 4, vocab = 9, seq = 6\n"                 \
+    " input tokens: int[batch, seq]\n target labels: int[batch, seq] = next(tokens)\n"                                                    \
+    " weight table: [vocab, embed] = normal(0.2)\n x = lookup(table, tokens)\n"                                                           \
+    " repeat layers {\n"                                                                                                                  \
+    "  x = x + nn.attention(nn.rms_norm(x, embed), embed -> (head, head_dim), causal = true)\n"                                           \
+    "  x = x + nn.moe(nn.rms_norm(x, embed), embed -> ffn, expert, deviation = 0.3" options ")\n }\n"                                     \
+    " weight output: [embed, vocab] = normal(0.2)\n"                                                                                      \
+    " loss = cross_entropy(dot(nn.rms_norm(x, embed), output, over embed), labels, over vocab)\n}\n" TRAIN
+#define MOE EXPERTS(", z_loss = 0.01")
+
+#define TASKS                                                                                                                             \
+    "import nn\nmodel M {\n dim task = 2, layers = 2, embed = 8, head = 2, head_dim = 4, ffn = 12, vocab = 9, seq = 6\n"                   \
+    " input tokens: int[task, batch, seq]\n target labels: int[task, batch, seq] = next(tokens)\n"                                        \
+    " weight table: [vocab, embed] = normal(0.2)\n x = lookup(table, tokens)\n"                                                           \
+    " repeat layers {\n"                                                                                                                  \
+    "  x = x + nn.attention(nn.rms_norm(x, embed), embed -> (head, head_dim), causal = true)\n"                                           \
+    "  x = x + nn.gated_mlp(nn.rms_norm(x, embed), embed -> ffn, silu)\n }\n"                                                             \
+    " weight output: [task, embed, vocab] = normal(0.2)\n"                                                                                \
+    " ce = cross_entropy(dot(nn.rms_norm(x, embed), output, over embed), labels, over vocab)\n"                                           \
+    " loss = sum([0.7, 0.3] along task * mean(ce, over (batch, seq)), over task)\n}\n"                                                    \
+    "train {\n model M\n data task = [text(\"x\"), text(\"y\")]\n batch 4\n steps 10\n optimizer adamw(lr = constant(1e-2), weight_decay = 0.1)\n" \
+    " clip 1.0\n seed 3\n}\n"
+
 static void test_single(void **state) {
     (void)state;
     run(MLP, "plan p { }\n", NULL);
@@ -98,6 +122,48 @@ static void test_stored(void **state) {
     equal(GPT, "plan p {\n mesh data = 2, tensor = 2\n batch on data\n optimizer on data\n head, ffn, seq on tensor\n microbatch 1\n}\n");
 }
 
+/* Every form of the layer on one rank. */
+static void test_experts(void **state) {
+    (void)state;
+    run(MOE, "plan p { }\n", NULL);
+    run(EXPERTS(", capacity = none, shared = 1"), "plan p { microbatch 1 }\n", NULL);
+    run(EXPERTS(", capacity = 0.5, k = 1, normalize = false, gated = false, activation = gelu"), "plan p { }\n", NULL);
+    run(EXPERTS(", k = 3, sigmoid_gate = true, balance = 0.1"), "plan p { microbatch 2 }\n", NULL);
+}
+
+/* Experts over the ranks that hold the tokens, on an axis of their own, over two axes; with every other sentence. */
+static void test_expert_plans(void **state) {
+    (void)state;
+    equal(MOE, "plan p {\n mesh data = 2\n expert, batch on data\n}\n");
+    equal(MOE, "plan p {\n mesh data = 4\n expert, batch on data\n}\n");
+    equal(MOE, "plan p {\n mesh data = 2\n expert, batch on data\n microbatch 1\n}\n");
+    equal(MOE, "plan p {\n mesh ep = 4\n expert on ep\n}\n");
+    equal(MOE, "plan p {\n mesh data = 2, ep = 2\n batch on data\n expert, batch on ep\n}\n");
+    equal(MOE, "plan p {\n mesh data = 2, ep = 2\n expert, batch on data\n expert, batch on ep\n}\n");
+    equal(MOE, "plan p {\n mesh data = 2, tensor = 2\n expert, batch on data\n head, ffn on tensor\n}\n");
+    equal(MOE, "plan p {\n mesh data = 2, tensor = 2\n expert, batch on data\n head, ffn, seq on tensor\n}\n");
+    equal(MOE, "plan p {\n mesh data = 2, tensor = 2\n batch on data\n expert, head, seq on tensor\n}\n");
+    equal(MOE, "plan p {\n mesh context = 2\n expert, seq on context\n}\n");
+    equal(MOE, "plan p {\n mesh data = 2, context = 2\n expert, batch on data\n expert, seq on context\n}\n");
+    equal(MOE, "plan p {\n mesh data = 2\n expert, batch on data\n optimizer on data\n}\n");
+    equal(MOE, "plan p {\n mesh data = 2\n expert, batch on data\n gradients on data\n microbatch 1\n}\n");
+    equal(MOE, "plan p {\n mesh data = 4\n expert, batch on data\n weights on data\n}\n");
+    equal(MOE, "plan p {\n mesh data = 2, tensor = 2\n expert, batch on data\n head, ffn, seq on tensor\n weights on data\n microbatch 1\n}\n");
+    equal(EXPERTS(", capacity = none, shared = 2"), "plan p {\n mesh data = 2, tensor = 2\n expert, batch on data\n head, ffn on tensor\n}\n");
+    equal(EXPERTS(", capacity = 0.5, k = 1, normalize = false"), "plan p {\n mesh data = 4\n expert, batch on data\n}\n");
+}
+
+/* A data set for each task: groups of ranks, each with its own; heads stay with their task, all else is shared. */
+static void test_tasks(void **state) {
+    (void)state;
+    run(TASKS, "plan p { microbatch 2 }\n", NULL);
+    equal(TASKS, "plan p {\n mesh context = 2\n task on context\n}\n");
+    equal(TASKS, "plan p {\n mesh context = 2, data = 2\n task on context\n batch on data\n microbatch 1\n}\n");
+    equal(TASKS, "plan p {\n mesh data = 2, context = 2\n task on context\n batch on data\n weights on data\n}\n");
+    equal(TASKS, "plan p {\n mesh context = 2, tensor = 2\n task on context\n head, ffn, seq on tensor\n optimizer on context\n}\n");
+    equal(TASKS, "plan p {\n mesh data = 2\n task, batch on data\n}\n");
+}
+
 /* Two actions swapped: two micro-batches are in flight, so what is saved has two copies. */
 static void test_schedules(void **state) {
     (void)state;
@@ -118,6 +184,6 @@ static void test_in_flight(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_single), cmocka_unit_test(test_micro), cmocka_unit_test(test_replicas), cmocka_unit_test(test_cuts), cmocka_unit_test(test_context),
-                                       cmocka_unit_test(test_stored), cmocka_unit_test(test_schedules), cmocka_unit_test(test_in_flight)};
+                                       cmocka_unit_test(test_stored), cmocka_unit_test(test_experts), cmocka_unit_test(test_expert_plans), cmocka_unit_test(test_tasks), cmocka_unit_test(test_schedules), cmocka_unit_test(test_in_flight)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
