@@ -91,7 +91,7 @@ static Node *rule_training(Copy *copy, const Node *node, Node *const *in) {
     if (node->op == OP_DROPOUT && node->n_in == 1) return dropout_with_counters(copy, node, in, training);
     if (node->op != OP_MEAN) return NULL;
     const Shape *over = &node_attr(node, "over")->dims;
-    double n = (double)shape_elements(over);
+    double n = (double)shape_logical_elements(over);
     if (shape_has_batch(over)) n *= (double)training->st->step->micros;
     return build_scale(&copy->b, build_reduce(&copy->b, OP_SUM, in[0], over), 1 / n);
 }
@@ -240,10 +240,16 @@ static Node *total_loss(Stepper *st, Builder *b, const Copy *copy) {
 
 /* ---- graphs of a micro-batch ------------------------------------------------------------------------------------- */
 
+static bool plan_recomputes_all(const Plan *plan) {
+    return plan && plan->recompute.n == 1 && strcmp(plan->recompute.at[0], "full") == 0;
+}
+
 /* The gradient of each trained weight; those that the loss does not depend on drop out of the list. */
 static void add_gradients(Stepper *st, Graph *body, Node *loss) {
     Node **values = NEW_N(st->arena, Node *, st->n_weights + 1);
-    graph_to_grad(body, loss, st->weights, st->n_weights, values);
+    Recompute again = {.full = plan_recomputes_all(st->plan)};
+    if (st->plan) again.names = st->plan->recompute.at, again.n = st->plan->recompute.n;
+    graph_to_grad(body, loss, st->weights, st->n_weights, &again, values);
     int n = 0;
     for (int i = 0; i < st->n_weights; i++) {
         if (!values[i]) continue;
@@ -305,12 +311,32 @@ static Graph *step_eval(Stepper *st) {
 
 /* ---- all --------------------------------------------------------------------------------------------------------- */
 
+/* Weights belong to a step, since partitioning types them: another plan of the same model has others. */
+static void own_weights(Stepper *st) {
+    const Graph *model = st->model->graph;
+    for (int i = 0; i < model->tensors.n; i++) {
+        Tensor *tensor = model->tensors.at[i], *own = NEW(st->arena, Tensor);
+        *own = *tensor;
+        bool replaced = false; /* then the micro-batch has one of its own anyway */
+        for (int k = 0; k < tensor->shape.n; k++) replaced |= map_get(&st->micro_dims, tensor->shape.dims[k]) != NULL;
+        if (tensor->class == CLASS_WEIGHT) map_put(st->arena, &st->own_tensors, tensor, own);
+        if (!replaced) map_put(st->arena, &st->micro_tensors, tensor, own);
+    }
+}
+
+Tensor *step_weight(const Stepper *st, Tensor *weight) {
+    Tensor *own = map_get(&st->own_tensors, weight);
+    CHECK(own != NULL);
+    return own;
+}
+
 static void list_weights(Stepper *st) {
     int n = st->model->inits.n;
     st->weights = NEW_N(st->arena, Tensor *, n + 1);
     st->gradients = NEW_N(st->arena, Tensor *, n + 1);
     for (int i = 0; i < n; i++)
-        if (!st->model->inits.at[i].weight->frozen) st->weights[st->n_weights++] = st->model->inits.at[i].weight;
+        if (!st->model->inits.at[i].weight->frozen)
+            st->weights[st->n_weights++] = step_weight(st, st->model->inits.at[i].weight);
 }
 
 /* Dimensions that expansions make belong to the model, so that every graph of the step has them in the same place. */
@@ -324,17 +350,19 @@ static void add_hidden_dims(Graph *model, const Region *region) {
 
 Step *grad_to_step(Session *s, const Program *program, const Train *train, const Plan *plan, ModelGraph *model) {
     (void)program;
+    const ModelGraph *padded = model_repeated(s, plan, model_padded(s, plan, model));
     Step *step = NEW(s->arena, Step);
-    Stepper st = {.s = s, .arena = s->arena, .train = train, .plan = plan, .model = model, .step = step};
+    Stepper st = {.s = s, .arena = s->arena, .train = train, .plan = plan, .model = padded, .step = step};
     step->session = s;
-    step->model = model;
+    step->model = padded;
     if (!choose_micros(&st)) return NULL;
     st.lr = scalar(&st, "lr", CLASS_SCALAR, DT_F32);
     st.number = scalar(&st, "step", CLASS_SCALAR, DT_I32);
     st.seed = scalar(&st, "seed", CLASS_SCALAR, DT_I32);
     st.position = scalar(&st, "position", CLASS_SCALAR, DT_I32);
-    add_hidden_dims(model->graph, &model->graph->top);
+    add_hidden_dims(padded->graph, &padded->graph->top);
     replace_batch(&st);
+    own_weights(&st);
     list_weights(&st);
     make_count(&st);
     step->body = step_body(&st);

@@ -23,6 +23,7 @@ typedef struct Stepper {
     Tensor *targets, *targets_partial;     /* weights of the targets, summed; NULL without a mask */
     VEC(Running) running;
     Map micro_dims;    /* Dim -> Dim: those of a micro-batch */
+    Map own_tensors;   /* the model's weight -> this step's: types are those of one plan */
     Map micro_tensors; /* Tensor -> Tensor: shared by count, body and eval */
     int n_weights;     /* trained ones, with their gradients' tensors */
     Tensor **weights, **gradients;
@@ -33,6 +34,8 @@ Tensor *step_tensor(Stepper *st, Name name, TensorClass class, DType dtype, Shap
 /* An empty graph with the model's dimensions, those in `replaced` exchanged. */
 Graph *step_graph(Stepper *st, const char *name, const Map *replaced);
 Builder step_builder(Graph *graph);
+/* This step's tensor of a weight of the model. */
+Tensor *step_weight(const Stepper *st, Tensor *weight);
 Node *step_input(Builder *b, Tensor *tensor); /* one node for each tensor */
 void step_output(Graph *graph, Tensor *tensor, Node *value, bool accumulate);
 bool dim_is_batch(const Dim *dim); /* the batch, or a second name of it */
@@ -45,6 +48,15 @@ Node *rule_without_dropout(Copy *copy, const Node *node, Node *const *in);
 /* What a scalar that is computed in each micro-batch adds to the step's: itself when it is a sum over samples, its
  * share 1/micros when it does not depend on samples. NULL after a diagnostic, when it is neither a sum of the two. */
 Node *step_share(Stepper *st, Graph *graph, Node *value);
+
+/* The model over the longer dimensions of rule 4's `padded` (pad.c); the model itself when the plan pads nothing. */
+const ModelGraph *model_padded(Session *s, const Plan *plan, const ModelGraph *model);
+/* The model with copies of the factor that the plan repeats (repeat_heads.c); the model itself when it repeats none. */
+const ModelGraph *model_repeated(Session *s, const Plan *plan, const ModelGraph *model);
+/* A copy of the model, with the dimensions, tensors and rule of `setup`, and more dimensions. */
+ModelGraph *model_rewritten(Session *s, const ModelGraph *model, Copy *setup, Dim *const *more, int n_more);
+/* x with `outside` behind the end of a padded dimension. */
+Node *build_masked(Builder *b, Node *x, Dim *dim, double outside);
 
 Graph *step_init(Stepper *st);
 Graph *step_begin(Stepper *st);

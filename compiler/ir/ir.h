@@ -26,6 +26,7 @@ typedef struct Dim Dim;
 struct Dim {
     Name name; /* unique within the graph; a layer's own dimension is `mlp.hidden` */
     int64_t size;
+    int64_t unpadded; /* the model's size where a plan made it longer; 0: it did not */
     Dim *like;     /* a second name for the positions of another dimension, or NULL */
     Dim **factors; /* declared factors, the left one major; n_factors 0: none */
     int n_factors;
@@ -53,6 +54,8 @@ void shape_add(Shape *shape, Dim *dim); /* at the end, unless it is there alread
 Shape shape_without(const Shape *shape, const Shape *removed);
 Shape shape_union(const Shape *a, const Shape *b); /* a's order, then what only b has */
 int64_t shape_elements(const Shape *shape); /* global */
+int64_t dim_logical(const Dim *dim); /* its size in the model, without padding */
+int64_t shape_logical_elements(const Shape *shape);
 const char *shape_text(Arena *arena, const Shape *shape); /* "[batch, seq]" */
 
 /* ---- types on mesh axes ------------------------------------------------------------------------------------- */
@@ -162,6 +165,7 @@ struct Node {
     AxisType type[MAX_MESH]; /* once graph->mesh is set */
     bool backward;           /* belongs to the backward half of a micro-batch body */
     Name name;               /* the variable of the source, for messages; or NULL */
+    Name path;               /* the repeats and layer calls that it was written in: "layers.attention"; NULL at the top */
     Span span;
     void *mark; /* scratch of the pass that runs */
 };
@@ -210,7 +214,7 @@ typedef struct Builder {
     Graph *graph;
     Region *region;
     Span span;
-    Name name;
+    Name name, path; /* of the nodes that are built, as in Node */
     bool backward;
 } Builder;
 

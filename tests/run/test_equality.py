@@ -5,7 +5,7 @@ The model and the training are those of examples/01-quickstart.plan; only steps 
 
 usage: test_equality.py PLC [-v] [TEST...]
 """
-import os
+import os, re, shutil
 
 import plan_testing as t
 
@@ -35,6 +35,54 @@ class Equality(t.Case):
         single = self.losses(source, "single", steps)
         for plan in ("micro", "four", "nested"):
             self.assert_close(self.losses(source, plan, steps), single, 1e-5, "loss of " + plan)
+
+    def arena(self, source, plan):
+        path = self.path("arena.plan")
+        with open(path, "w") as f:
+            f.write(source)
+        return int(re.search(r"arena (\d+) bytes", t.run([t.PLC, "build", path, "--plan", plan, "--emit", "memory"])).group(1))
+
+    def test_recomputation_gives_the_same_bits_from_less_memory(self):
+        source, steps = t.quickstart(0.1), 6
+        whole, bytes_kept = self.losses(source, "whole", steps), self.arena(source, "whole")
+        for plan in ("full", "parts"):
+            self.assertEqual(self.losses(source, plan, steps), whole, plan)
+            self.assertLess(self.arena(source, plan), 0.8 * bytes_kept, plan)
+
+    def test_padding_is_not_seen(self):
+        """Losses of one rank; checkpoints have the model's shapes, and each plan goes on from the other's."""
+        source, steps = t.quickstart(0.1), 6
+        single = self.losses(source, "single", steps)
+        for plan in ("longer", "stored"):
+            self.assert_close(self.losses(source, plan, steps), single, 1e-5, "loss of " + plan)
+            for kind in ("model", "optimizer"):
+                mine, theirs = (t.read_tensors(os.path.join(self.checkpoint(name, steps), kind + ".safetensors")) for name in (plan, "single"))
+                self.assertEqual({name: shape for name, (shape, _) in mine.items()}, {name: shape for name, (shape, _) in theirs.items()})
+                for name in theirs:
+                    self.assertLessEqual(t.distance(mine[name][1], theirs[name][1]), 1e-3 * t.norm(theirs[name][1]) + 1e-7, name)
+            shutil.copytree(self.path("single-saved"), self.path(plan + "-from-single-saved"))
+            more = self.train(self.path(plan), plan + "-from-single", "--steps", "9", "--resume", "--set", "eval.every=0")
+            shutil.copytree(self.path(plan + "-saved"), self.path("single-from-" + plan + "-saved"))
+            back = self.train(self.path("single"), "single-from-" + plan, "--steps", "9", "--resume", "--set", "eval.every=0")
+            self.assertEqual([m["step"] for m in more], [7, 8, 9])
+            self.assert_close([m["loss"] for m in more], [m["loss"] for m in back], 1e-5, "loss, resumed from " + plan)
+
+    def test_fewer_key_heads_than_ranks(self):
+        """Copies of key and value heads: the losses of one rank, its checkpoints, and the text that it writes."""
+        with open(os.path.join(t.EXAMPLES, "03-llama.plan")) as f:
+            source = f.read() + "plan four {\n    mesh tensor = 4\n    head, ffn, kv_head repeated on tensor\n}\n"
+        for name, size in (("layers", 2), ("seq", 64), ("batch", 4)):
+            source = re.sub(r"\b%s( *=? +)\d+" % name, r"%s\g<1>%d" % (name, size), source, count=1)
+        source, steps = re.sub(r"microbatch +\d+", "microbatch 2", source), 4
+        single = self.losses(source, "single", steps)
+        self.assert_close(self.losses(source, "four", steps), single, 1e-5, "loss of four")
+        mine, theirs = (t.read_tensors(os.path.join(self.checkpoint(name, steps), "model.safetensors")) for name in ("four", "single"))
+        for name, (shape, values) in theirs.items():
+            self.assertEqual(mine[name][0], shape, name)
+            self.assertLessEqual(t.distance(mine[name][1], values), 1e-3 * t.norm(values) + 1e-7, name)
+        say = ("sample", "--prompt", "the", "--tokens", "12", "--temperature", "0", "--from", self.path("single-saved"))
+        texts = [t.run([self.path(name), *say], cwd=self.dir) for name in ("single", "four")]
+        self.assertEqual(texts[0], texts[1])
 
     def test_initial_weights_do_not_depend_on_the_plan(self):
         """With a learning rate of nothing, the checkpoint after step 1 holds the initial weights."""

@@ -5,6 +5,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdlib.h>
 
 #include <cmocka.h>
 
@@ -20,6 +21,16 @@
     " repeat layers {\n"                                                                                                                  \
     "  x = x + nn.attention(nn.layer_norm(x, embed), embed -> (head, head_dim), causal = true)\n"                                         \
     "  x = x + nn.mlp(nn.layer_norm(x, embed), embed -> ffn, gelu)\n }\n"                                                                 \
+    " loss = cross_entropy(dot(nn.layer_norm(x, embed), table, over embed), labels, over vocab)\n}\n" TRAIN
+
+#define GPT_DEEP "import nn\n" /* longer than GPT, and with dropout, so that what layers keep is the peak */                            \
+    "model M {\n dim layers = 5, embed = 8, head = 2, vocab = 9, seq = 16, positions = 16\n dim head_dim = embed / head\n dim ffn = 4 * embed\n"   \
+    " input tokens: int[batch, seq]\n target labels: int[batch, seq] = next(tokens)\n"                                                   \
+    " weight table: [vocab, embed] = normal(0.2)\n weight places: [positions, embed] = normal(0.2)\n"                                    \
+    " x = lookup(table, tokens) + lookup(places, position(tokens))\n"                                                                    \
+    " repeat layers {\n"                                                                                                                 \
+    "  x = x + dropout(nn.attention(nn.layer_norm(x, embed), embed -> (head, head_dim), causal = true), rate = 0.25)\n"                  \
+    "  x = x + nn.mlp(nn.layer_norm(x, embed), embed -> ffn, gelu)\n }\n"                                                                \
     " loss = cross_entropy(dot(nn.layer_norm(x, embed), table, over embed), labels, over vocab)\n}\n" TRAIN
 
 #define LLAMA                                                                                                                             \
@@ -62,6 +73,14 @@
     " loss = sum([0.7, 0.3] along task * mean(ce, over (batch, seq)), over task)\n}\n"                                                    \
     "train {\n model M\n data task = [text(\"x\"), text(\"y\")]\n batch 4\n steps 10\n optimizer adamw(lr = constant(1e-2), weight_decay = 0.1)\n" \
     " clip 1.0\n seed 3\n}\n"
+
+/* Values that are not zero where their operands are: what padding must not let through. */
+#define SIGMOID                                                                                                                           \
+    "model M {\n dim embed = 8, ffn = 12, vocab = 9, seq = 4\n input tokens: int[batch, seq]\n"                                           \
+    " target labels: int[batch, seq] = next(tokens)\n weight table: [vocab, embed] = normal(0.2)\n weight up: [embed, ffn] = normal(0.2)\n" \
+    " weight down: [ffn, embed] = uniform(-0.3, 0.3)\n weight gain: [ffn] = ones\n x = lookup(table, tokens)\n h = sigmoid(dot(x, up, over embed)) * gain\n"       \
+    " y = x + dot(h, down, over ffn) * mean(h, over ffn) + sum(h * h, over ffn)\n p = softmax(dot(y, table, over embed), over vocab)\n"     \
+    " loss = cross_entropy(p * 3, labels, over vocab) + mean(h, over ffn) * 0.1\n}\n" TRAIN
 
 static void test_single(void **state) {
     (void)state;
@@ -182,8 +201,55 @@ static void test_in_flight(void **state) {
     session_free(swapped.s);
 }
 
+/* Under `recompute`, the same numbers from less memory: everything in a layer but its carry, or one call's own values. */
+static void test_recompute(void **state) {
+    (void)state;
+    static const char *const models[] = {GPT_DEEP, LLAMA};
+    static const char *const words[] = {"full", "attention", "attention, mlp, gated_mlp", "layers"};
+    for (size_t m = 0; m < 2; m++) {
+        double kept = run(models[m], "plan p { }\n", NULL);
+        Built whole = build(models[m], "plan p { }\n", NULL);
+        int64_t attention = 0;
+        for (size_t w = 0; w < sizeof words / sizeof *words; w++) {
+            char plan[128];
+            snprintf(plan, sizeof plan, "plan p { recompute %s }\n", words[w]);
+            assert_true(run(models[m], plan, NULL) == kept);
+            Built less = build(models[m], plan, NULL);
+            int64_t saved = whole.program->live_peak - less.program->live_peak;
+            if (saved <= 0 || (w == 2 && saved <= attention)) fail_msg("recompute %s saves %lld bytes", words[w], (long long)saved);
+            if (w == 1) attention = saved;
+            session_free(less.s);
+        }
+        session_free(whole.s);
+    }
+    equal(GPT, "plan p {\n mesh data = 2, tensor = 2\n batch on data\n head, ffn, seq on tensor\n microbatch 1\n recompute full\n}\n");
+    equal(GPT, "plan p {\n mesh data = 2, tensor = 2\n batch on data\n weights on data\n head, ffn, seq on tensor\n recompute attention\n}\n");
+}
+
+/* Sizes that an axis does not divide, made longer: the same training as on one rank, whatever stands behind the end. */
+static void test_padded(void **state) {
+    (void)state;
+    run(SIGMOID, "plan p {\n mesh tensor = 3\n ffn, vocab on tensor\n}\n", NULL);
+    equal(MLP, "plan p {\n mesh tensor = 2\n vocab padded on tensor\n}\n");
+    equal(MLP, "plan p {\n mesh tensor = 5\n ffn padded, vocab padded on tensor\n microbatch 2\n}\n");
+    equal(MLP, "plan p {\n mesh data = 2, tensor = 5\n batch on data\n weights on data\n ffn padded, vocab padded on tensor\n}\n");
+    equal(GPT, "plan p {\n mesh tensor = 2\n head, ffn, vocab padded, seq on tensor\n}\n");
+    equal(GPT, "plan p {\n mesh tensor = 4\n vocab padded on tensor\n recompute full\n}\n");
+    equal(GPT, "plan p {\n mesh data = 2, tensor = 3\n batch on data\n vocab padded, ffn padded, seq on tensor\n optimizer on data\n microbatch 1\n}\n");
+    equal(LLAMA, "plan p {\n mesh tensor = 2\n vocab padded, head, ffn on tensor\n}\n");
+    equal(SIGMOID, "plan p {\n mesh tensor = 5\n ffn padded, vocab padded on tensor\n}\n");
+}
+
+/* Fewer key and value heads than ranks: copies of them, whose gradients add up. */
+static void test_repeated(void **state) {
+    (void)state;
+    equal(LLAMA, "plan p {\n mesh tensor = 4\n head, ffn, kv_head repeated on tensor\n}\n");
+    equal(LLAMA, "plan p {\n mesh tensor = 4\n head, ffn, kv_head repeated, vocab padded on tensor\n recompute attention\n}\n");
+    equal(LLAMA, "plan p {\n mesh data = 2, tensor = 4\n batch on data\n weights on data\n head, ffn, kv_head repeated on tensor\n microbatch 1\n}\n");
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_single), cmocka_unit_test(test_micro), cmocka_unit_test(test_replicas), cmocka_unit_test(test_cuts), cmocka_unit_test(test_context),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_single), cmocka_unit_test(test_micro), cmocka_unit_test(test_replicas), cmocka_unit_test(test_recompute), cmocka_unit_test(test_padded), cmocka_unit_test(test_repeated), cmocka_unit_test(test_cuts), cmocka_unit_test(test_context),
                                        cmocka_unit_test(test_stored), cmocka_unit_test(test_experts), cmocka_unit_test(test_expert_plans), cmocka_unit_test(test_tasks), cmocka_unit_test(test_schedules), cmocka_unit_test(test_in_flight)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
