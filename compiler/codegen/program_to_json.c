@@ -253,7 +253,6 @@ const char *program_to_json(const ProgramFacts *f) {
     add_number(root, "threads", (double)f->plan->threads);
     add_number(root, "seed", (double)train->seed);
     add_number(root, "steps", (double)train->steps);
-    if (train->from) cJSON_AddStringToObject(root, "from", train->from);
     add_number(root, "batch", (double)train->batch);
     add_number(root, "micro_batch", (double)f->step->micro_batch);
     add_number(root, "micros", (double)f->step->micros);

@@ -110,7 +110,8 @@ static void report_idle(Session *s, const ModelGraph *model, const ParameterGrou
     VEC(Name) names = {0};
     vec_push(s->arena, &names, "bias");
     vec_push(s->arena, &names, "norm");
-    for (int i = 0; i < model->inits.n; i++) vec_push(s->arena, &names, last_component(model->inits.at[i].weight->name));
+    for (int i = 0; i < model->inits.n; i++)
+        vec_push(s->arena, &names, last_component(model->inits.at[i].weight->name));
     Name nearest = nearest_name(word, names.at, names.n);
     if (nearest)
         diag_help(d, "did you mean `%s`?", nearest);

@@ -200,10 +200,11 @@ static int train(PrtRun *run) {
     const char *variable;
     long copies = launched(&variable);
     if (copies > 1) {
-        snprintf(why, sizeof why,
-                 "a launcher has started this program %ld times (%s): it starts the plan's %d %s itself, so each copy would "
-                 "train on its own; start it once, as `%s`",
-                 copies, variable, p->n_ranks, p->n_ranks == 1 ? "rank" : "ranks", run->options->self);
+        snprintf(
+            why, sizeof why,
+            "a launcher has started this program %ld times (%s): it starts the plan's %d %s itself, so each copy would "
+            "train on its own; start it once, as `%s`",
+            copies, variable, p->n_ranks, p->n_ranks == 1 ? "rank" : "ranks", run->options->self);
         return usage(why);
     }
     int lock = -1;

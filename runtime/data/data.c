@@ -57,10 +57,11 @@ static bool open_set(PrtData *data, const PrtDataset *set, double split, PrtSet 
     for (int i = before; i < data->files.n; i++) {
         const PrtFile *file = &data->files.items[i];
         if (set->kind == PRT_DATA_TOKENS && limit - 1 > largest_id(file->element)) {
-            return refuse(why, size,
-                          "`%s` has %d-bit ids, which end at %lld, but the vocabulary has %lld: larger ids have been cut off",
-                          file->path, (int)(8 * prt_element_bytes(file->element)), (long long)largest_id(file->element),
-                          (long long)limit);
+            return refuse(
+                why, size,
+                "`%s` has %d-bit ids, which end at %lld, but the vocabulary has %lld: larger ids have been cut off",
+                file->path, (int)(8 * prt_element_bytes(file->element)), (long long)largest_id(file->element),
+                (long long)limit);
         }
         if (!place(data, i, split, whole)) return refuse(why, size, "out of memory");
     }
@@ -183,7 +184,8 @@ static bool check_inputs(const PrtProgram *p, int kind, char *why, size_t size) 
     return true;
 }
 
-static PrtData *open_number(const PrtProgram *program, int number, int64_t seed, bool evaluates, char *why, size_t size) {
+static PrtData *open_number(const PrtProgram *program, int number, int64_t seed, bool evaluates, char *why,
+                            size_t size) {
     PrtData *data = calloc(1, sizeof *data);
     if (!data) {
         snprintf(why, size, "out of memory");
@@ -194,7 +196,8 @@ static PrtData *open_number(const PrtProgram *program, int number, int64_t seed,
     data->seed = seed + number;
     data->kind = (int)program->data[number].kind;
     bool ok = check_inputs(program, data->kind, why, size) &&
-              (data->kind == PRT_DATA_ARRAYS ? open_arrays(data, evaluates, why, size) : open_ids(data, evaluates, why, size));
+              (data->kind == PRT_DATA_ARRAYS ? open_arrays(data, evaluates, why, size)
+                                             : open_ids(data, evaluates, why, size));
     if (ok) return data;
     prt_data_free(data);
     return NULL;

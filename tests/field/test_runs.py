@@ -371,6 +371,27 @@ class Data(Case):
         self.write("ids.bin", llm_c(ids, wide=True))
         self.assertIn("`ids.bin` holds id 128256 at position 333 (byte 2356), but ids must be below 128256", self.say(program, "--dry-run", status=1))
 
+    def test_s09_d10_n34_padded_vocabulary(self):
+        """Padded columns are in no loss, no gradient, no checkpoint, and no id may name them."""
+        plans = {"single": "plan single { microbatch 8 }\n",
+                 "padded": "plan cut {\n    mesh tensor = 4\n    vocab padded on tensor\n    microbatch 8\n}\n"}
+        save = '    save       every 1 to "saved"\n    eval'
+        programs = {name: self.build(ids_plan('tokens("ids.bin")', plan=text).replace("    eval", save), name, "--set", "vocab=257")
+                    for name, text in plans.items()}
+        ids = [(i * i) % 257 for i in range(900)]
+        self.write("ids.bin", llm_c(ids))
+        metrics = {name: self.train(program, name, "--set", "lr=30") for name, program in programs.items()}
+        self.assert_close([m["loss"] for m in metrics["padded"]], [m["loss"] for m in metrics["single"]], 1e-6, "loss")
+        self.assert_close([m["grad_norm"] for m in metrics["padded"]], [m["grad_norm"] for m in metrics["single"]], 1e-5, "norm")
+        self.assert_close([m["val_loss"] for m in metrics["padded"]], [m["val_loss"] for m in metrics["single"]], 1e-6, "validation")
+        tables = [t.read_tensors(os.path.join(self.checkpoint(name, 2), "model.safetensors"))["table"] for name in programs]
+        self.assertEqual([shape for shape, _ in tables], [[257, 2], [257, 2]])
+        self.assertLess(t.distance(tables[0][1], tables[1][1]), 1e-5 * t.norm(tables[0][1]))
+        self.train(programs["single"], "padded", "--steps", "3", "--resume")
+        ids[5] = 257
+        self.write("ids.bin", llm_c(ids))
+        self.assertIn("holds id 257 at position 5", self.say(programs["padded"], "--dry-run", status=1))
+
     def test_d08_one_token_short(self):
         program = self.build(ids_plan('tokens("ids.bin")', 'validation tokens("val.bin")', EIGHT), "eight", "--set", "seq=1024", "--set", "batch=32")
         self.write("ids.bin", llm_c([i % 16 for i in range(40000)]))
