@@ -250,7 +250,7 @@ static void check_dims(Verifier *v) {
     Map names = {0};
     for (int i = 0; i < graph->dims.n && v->ok; i++) {
         const Dim *dim = graph->dims.at[i];
-        if (dim->id != i && !dim->is_flat)
+        if (dim->id != i && !dim->is_flat && !dim->part_of)
             fault(v, NULL, "dimension %s has the number %d, not %d", dim->name, dim->id, i);
         else if (dim->size < 1)
             fault(v, NULL, "dimension %s has size %lld", dim->name, (long long)dim->size);

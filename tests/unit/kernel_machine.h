@@ -188,7 +188,7 @@ static inline void km_kernel(KernelMachine *k, const Kernel *kernel) {
         for (int64_t j = 0; j < kernel->count; j++) {
             k->index = kernel->descending ? kernel->count - 1 - j : j;
             BufferRef ref = {.buffer = kernel->index};
-            for (int64_t r = 0; r < k->n_ranks; r++) *(int32_t *)km_address(k, r, &ref) = (int32_t)k->index;
+            for (int64_t r = 0; r < k->n_ranks; r++) *(int32_t *)km_address(k, r, &ref) = (int32_t)(k->index + kernel->index_first);
             km_list(k, &kernel->body);
         }
         return;
