@@ -66,7 +66,7 @@ static void partition_once(const Pass *pass, Step *step) {
 
 /* Before any of them has types: tensors are shared, so those that are stored in parts are so in all graphs. */
 static void verify_all(const Pass *pass, const Step *step, const char *when) {
-    const Graph *graphs[] = {step->body, step->norm, step->update, step->begin, step->init, step->count, step->total, step->eval, step->decode};
+    const Graph *graphs[] = {step->body, step->update, step->begin, step->init, step->count, step->total, step->eval, step->decode};
     for (size_t i = 0; i < sizeof graphs / sizeof *graphs; i++)
         if (graphs[i]) verify(pass, graphs[i], when);
     for (int k = 0; k < step->n_chunks; k++) {
