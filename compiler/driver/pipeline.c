@@ -87,8 +87,13 @@ static const Rule *stage_rule(const Plan *plan, const StageCut *cut) {
 }
 
 static Schedule *generate_schedule(Session *s, const Rule *rule, int stages, int micros, ScheduleParts parts) {
-    if (rule && rule->using_name && strcmp(rule->using_name, "gpipe") == 0) return schedule_gpipe(s, s->arena, stages, micros, parts);
-    return schedule_one_f_one_b(s, s->arena, stages, micros, parts);
+    int chunks = rule && rule->chunks > 0 ? (int)rule->chunks : 1;
+    if (chunks > 1 && micros % stages) {
+        Diag *d = diag_error(s, "P0706", rule->using_span, "`interleaved` takes micro-batches in groups of %d, and there are %d", stages, micros);
+        diag_help(d, "choose a batch or `microbatch` that gives a multiple of %d micro-batches, or `one_f_one_b`", stages);
+        return NULL;
+    }
+    return schedule_generate(s, s->arena, rule ? rule->using_name : NULL, stages, chunks, micros, parts);
 }
 
 static Schedule *roles_to_schedule(Session *s, const Options *options, const Step *step, const Rule *rule, int stages) {
