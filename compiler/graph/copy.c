@@ -159,6 +159,7 @@ static void settle(Copy *copy, int first) {
     }
     copy->b.span = before.span;
     copy->b.name = before.name;
+    copy->b.path = before.path;
     copy->b.backward = before.backward;
 }
 
@@ -232,6 +233,7 @@ static Node *copy_repeat(Copy *copy, const Node *node, Node *const *in) {
     for (int i = 0; i < from->params.n; i++) {
         const Node *param = from->params.at[i];
         copy->b.name = param->name;
+        copy->b.path = param->path;
         copy->b.span = param->span;
         copy->b.backward = param->backward;
         Node *made = region_add_param(&copy->b, region, param->dtype, copy_shape(copy, &param->shape));
@@ -242,6 +244,7 @@ static Node *copy_repeat(Copy *copy, const Node *node, Node *const *in) {
     copy_region(copy, from);
     copy->b.span = outside.span;
     copy->b.name = outside.name;
+    copy->b.path = outside.path;
     copy->b.backward = outside.backward;
     Node *repeat = close_repeat(copy, from, in);
     int first = from->n_carries + from->n_stacked;
@@ -266,6 +269,7 @@ static Node *copy_node(Copy *copy, const Node *node, Node *const *in) {
     const OpInfo *info = op_info(node);
     copy->b.span = node->span;
     copy->b.name = node->name;
+    copy->b.path = node->path;
     copy->b.backward = node->backward;
     if (node->op == OP_REPEAT) return copy_repeat(copy, node, in);
     if (node->op == OP_LAYER_INDEX) return settle_index(copy, node);

@@ -305,6 +305,7 @@ Value layer_call(Elaborator *e, const Expr *call, const Value *callee) {
     const char *last = strrchr(scope.path, '.');
     scope.dim_path = path_join(e, e->scope->dim_path, last ? intern(e->s->names, last + 1) : scope.path);
     e->scope = &scope;
+    e->b.path = scope.path;
     Value result = poison();
     if (bind_given(&k)) {
         statements(e, &layer->body);
@@ -312,5 +313,6 @@ Value layer_call(Elaborator *e, const Expr *call, const Value *callee) {
         if (!scope.poisoned) unused_names(e, layer);
     }
     e->scope = scope.caller;
+    e->b.path = e->scope->path;
     return result;
 }

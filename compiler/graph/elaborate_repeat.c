@@ -213,13 +213,13 @@ void repeat_statement(Elaborator *e, const Stmt *stmt) {
     e->frame = frame;
     open_carries(e, frame, &names, initial);
     Name path = e->scope->path;
-    e->scope->path = path_unique(e, path, local->name);
+    e->scope->path = e->b.path = path_unique(e, path, local->name);
     if (stmt->alias) {
         e->b.span = stmt->alias_span;
         scope_declare(e, stmt->alias, SYMBOL_INDEX, stmt->alias_span, tensor_value(e, build_layer_index(&e->b)));
     }
     statements(e, &stmt->body);
-    e->scope->path = path;
+    e->scope->path = e->b.path = path;
     if (!carries && frame->stacked.n == 0 && !e->scope->poisoned) {
         Diag *d = elaborate_error(e, "P0173", stmt->head,
                                   "`repeat %s` changes nothing: no name from before it is assigned in it", local->name);

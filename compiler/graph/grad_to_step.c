@@ -240,10 +240,16 @@ static Node *total_loss(Stepper *st, Builder *b, const Copy *copy) {
 
 /* ---- graphs of a micro-batch ------------------------------------------------------------------------------------- */
 
+static bool plan_recomputes_all(const Plan *plan) {
+    return plan && plan->recompute.n == 1 && strcmp(plan->recompute.at[0], "full") == 0;
+}
+
 /* The gradient of each trained weight; those that the loss does not depend on drop out of the list. */
 static void add_gradients(Stepper *st, Graph *body, Node *loss) {
     Node **values = NEW_N(st->arena, Node *, st->n_weights + 1);
-    graph_to_grad(body, loss, st->weights, st->n_weights, values);
+    Recompute again = {.full = plan_recomputes_all(st->plan)};
+    if (st->plan) again.names = st->plan->recompute.at, again.n = st->plan->recompute.n;
+    graph_to_grad(body, loss, st->weights, st->n_weights, &again, values);
     int n = 0;
     for (int i = 0; i < st->n_weights; i++) {
         if (!values[i]) continue;

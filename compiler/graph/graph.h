@@ -34,10 +34,19 @@ ModelGraph *model_to_graph(Session *s, const Program *program, const Train *trai
 /* Rewrites composite operators into primitives, folds constants, drops dead nodes. In place. */
 void graph_simplify(Graph *graph);
 
+/* What the backward half makes again instead of keeping it. `full`: in a repeat, everything but its carries. A name
+ * means all that a layer call (or a repeat) of that name makes for itself, or a tensor. */
+typedef struct Recompute {
+    bool full;
+    const Name *names;
+    int n;
+} Recompute;
+
 /* Adds d(target)/d(each weight) for the scalar `target` (already summed), with nodes marked `backward`; returns one
  * node for each weight of `weights` (NULL where the weight has no influence). Forward values that the backward half
- * needs are saved, except for those of cheap operators, which are cloned there. */
-void graph_to_grad(Graph *graph, Node *target, Tensor *const *weights, int n, Node **gradients);
+ * needs are saved, except for those of cheap operators, which are cloned there, and those that `again` (or NULL)
+ * names. */
+void graph_to_grad(Graph *graph, Node *target, Tensor *const *weights, int n, const Recompute *again, Node **gradients);
 
 /* The graphs of a step. Any may be NULL where it is not needed: `begin` with one micro-batch, `count` and `total` without
  * weights on the targets, `decode` for models that cannot be sampled token by token.

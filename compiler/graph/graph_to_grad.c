@@ -3,7 +3,8 @@
  * In: a graph of primitives and a scalar. Out: nodes marked `backward`, and one gradient for each weight. Each
  * operator's rule builds its part in terms of forward values; those are then replaced by what the backward half may
  * read:
- *   - cheap nodes (elementwise, views, ramps, random numbers) are made again in the backward half, recursively;
+ *   - cheap nodes (elementwise, views, ramps, random numbers), and those that the plan recomputes, are made again in
+ *     the backward half, recursively;
  *   - everything else is read where it is, at the top;
  *   - in a repeat, parameters come again (slice, capture), other values are stacked by the forward repeat.
  * The gradient of a repeat is a second repeat, index reversed: it carries the gradients of the carries and one
@@ -18,6 +19,8 @@ struct Level {
     Map copies;                                              /* forward node -> what the backward half reads for it */
     Map grads;                                               /* forward node -> Node *[results]: its gradients so far */
     NodeList slices, slice_inputs, captures, capture_inputs; /* of the backward repeat */
+    Map kept; /* node -> itself: what a named call hands out, which is kept; filled by find_kept */
+    bool kept_known;
 };
 
 typedef struct Grad {
@@ -26,6 +29,7 @@ typedef struct Grad {
     bool *active; /* by id of a forward node: depends on a weight, through floats */
     int n_forward;
     Builder b;
+    const Recompute *again; /* or NULL */
 } Grad;
 
 static Node *resolve(Grad *grad, Level *level, Node *node);
@@ -96,6 +100,7 @@ static void build_in(Grad *grad, Level *level, const Node *node) {
     grad->b.region = level->backward;
     grad->b.span = node->span;
     grad->b.name = node->name;
+    grad->b.path = node->path;
     grad->b.backward = true;
 }
 
@@ -114,7 +119,7 @@ static Node *forward_result(Grad *grad, Region *region, Node *tuple, int index) 
             return node;
     }
     Region scratch = {0};
-    Builder b = {.graph = grad->graph, .region = &scratch, .span = tuple->span, .name = tuple->name};
+    Builder b = {.graph = grad->graph, .region = &scratch, .span = tuple->span, .name = tuple->name, .path = tuple->path};
     Node *node = build_result(&b, tuple, index);
     insert_after(grad->graph->arena, &region->nodes, tuple, node);
     return node;
@@ -168,9 +173,65 @@ static Node *resolve_param(Grad *grad, Level *level, Node *param) {
     return add_capture(grad, level, outer, param);
 }
 
-static Node *clone_cheap(Grad *grad, Level *level, Node *node) {
+/* ---- recomputation ------------------------------------------------------------------------------------------------ */
+
+/* Whether a part of the path is the word: "layers.attention_2.split" has `attention`, its calls being numbered. */
+static bool path_has(const char *path, const char *word) {
+    const char *dot = strrchr(word, '.');
+    if (dot) word = dot + 1;
+    size_t n = strlen(word);
+    for (const char *at = path; at && *at; at = strchr(at, '.'), at += at != NULL) {
+        if (strncmp(at, word, n) != 0) continue;
+        const char *rest = at + n;
+        if (*rest == '_' && rest[1] >= '0' && rest[1] <= '9') rest += 1 + strspn(rest + 1, "0123456789");
+        if (*rest == 0 || *rest == '.') return true;
+    }
+    return false;
+}
+
+static bool is_named(const Recompute *again, const Node *node) {
+    for (int i = 0; i < again->n; i++)
+        if (path_has(node->path, again->names[i])) return true;
+    return false;
+}
+
+static bool is_named_tensor(const Recompute *again, const Node *node) {
+    for (int i = 0; node->name && i < again->n; i++)
+        if (node->name == again->names[i]) return true;
+    return false;
+}
+
+/* What a named call hands to others is its result: it is kept, or the whole call would be made again for it. */
+static void find_kept(Grad *grad, Level *level) {
+    level->kept_known = true;
+    for (int i = 0; i < level->forward->nodes.n; i++) {
+        const Node *node = level->forward->nodes.at[i];
+        if (node->backward || is_named(grad->again, node)) continue;
+        for (int k = 0; k < node->n_in; k++) map_put(grad->arena, &level->kept, node->in[k], node->in[k]);
+    }
+    for (int i = 0; level->repeat && i < level->forward->results.n; i++) {
+        Node *result = level->forward->results.at[i];
+        map_put(grad->arena, &level->kept, result, result);
+    }
+}
+
+static bool is_recomputed(Grad *grad, Level *level, const Node *node) {
+    const Recompute *again = grad->again;
+    if (!again || node->op == OP_REPEAT || (node->op == OP_RESULT && node->in[0]->op == OP_REPEAT)) return false;
+    if (again->full) return level->repeat != NULL;
+    if (is_named_tensor(again, node)) return true;
+    if (!is_named(again, node)) return false;
+    if (!level->kept_known) find_kept(grad, level);
+    return !map_get(&level->kept, node);
+}
+
+static Node *clone_node(Grad *grad, Level *level, Node *node) {
     Node **in = NEW_N(grad->arena, Node *, node->n_in);
-    for (int i = 0; i < node->n_in; i++) in[i] = resolve(grad, level, node->in[i]);
+    for (int i = 0; i < node->n_in; i++) {
+        Node *x = node->in[i];
+        if (x->n_outs && !map_get(&level->copies, x)) map_put(grad->arena, &level->copies, x, clone_node(grad, level, x));
+        in[i] = resolve(grad, level, x);
+    }
     build_in(grad, level, node);
     if (node->op == OP_INPUT) return build_input(&grad->b, node->tensor);
     if (node->op == OP_LAYER_INDEX) return build_layer_index(&grad->b);
@@ -185,8 +246,8 @@ static Node *resolve(Grad *grad, Level *level, Node *node) {
     Node *copy = node;
     if (node->op == OP_PARAM)
         copy = resolve_param(grad, level, node);
-    else if (op_info(node)->cheap || node->op == OP_INPUT)
-        copy = clone_cheap(grad, level, node);
+    else if (op_info(node)->cheap || node->op == OP_INPUT || is_recomputed(grad, level, node))
+        copy = clone_node(grad, level, node);
     else if (level->repeat)
         copy = saved_value(grad, level, node);
     map_put(grad->arena, &level->copies, node, copy);
@@ -399,9 +460,9 @@ static void differentiate(Grad *grad, Level *level) {
     }
 }
 
-void graph_to_grad(Graph *graph, Node *target, Tensor *const *weights, int n, Node **gradients) {
+void graph_to_grad(Graph *graph, Node *target, Tensor *const *weights, int n, const Recompute *again, Node **gradients) {
     CHECK(target->shape.n == 0 && dtype_is_float(target->dtype));
-    Grad grad = {.graph = graph, .arena = arena_new(), .n_forward = graph->n_nodes, .b = {.graph = graph}};
+    Grad grad = {.graph = graph, .arena = arena_new(), .n_forward = graph->n_nodes, .b = {.graph = graph}, .again = again};
     grad.active = NEW_N(grad.arena, bool, graph->n_nodes + 1);
     Level top = {.forward = &graph->top, .backward = &graph->top};
     mark_active(&grad, &graph->top, weights, n);

@@ -161,6 +161,7 @@ struct Node {
     AxisType type[MAX_MESH]; /* once graph->mesh is set */
     bool backward;           /* belongs to the backward half of a micro-batch body */
     Name name;               /* the variable of the source, for messages; or NULL */
+    Name path;               /* the repeats and layer calls that it was written in: "layers.attention"; NULL at the top */
     Span span;
     void *mark; /* scratch of the pass that runs */
 };
@@ -209,7 +210,7 @@ typedef struct Builder {
     Graph *graph;
     Region *region;
     Span span;
-    Name name;
+    Name name, path; /* of the nodes that are built, as in Node */
     bool backward;
 } Builder;
 

@@ -138,7 +138,8 @@ typedef struct Plan {
     Span microbatch_span;
     Name precision; /* "fp32" unless stated */
     Span precision_span;
-    Name recompute; /* NULL: none */
+    VEC(Name) recompute;     /* layers, calls, repeats, tensors; "full"; empty: nothing */
+    int64_t recompute_every; /* keep every n-th layer's carry alone; 0: not stated */
     Span recompute_span;
     int64_t threads; /* of a rank; 0: this machine's cores shared out */
     Span auto_span;  /* of an `auto`, when there is one: a choice left to the planner */

@@ -339,6 +339,34 @@ static void read_precision(PlanReader *p, const Expr *e) {
     help_nearest(p->r, d, name, known, 3, e->span);
 }
 
+/* `none`, `full` (or `all`), `every 4`, or names: layers that are called, repeats, tensors. */
+static void read_recompute(PlanReader *p, const Property *property) {
+    Plan *plan = p->plan;
+    plan->recompute_span = property->items[0]->span;
+    plan->recompute_span.hi = property->items[property->n - 1]->span.hi;
+    if (property->n == 2 && expr_is_word(property->items[0], "every")) {
+        take_integer(p->r, p->scope, "recompute every", property->items[1], 1, &plan->recompute_every);
+        return;
+    }
+    for (int i = 0; i < property->n; i++) {
+        const Expr *e = property->items[i];
+        const char *dotted = expr_dotted(p->r->arena, e);
+        Name unused;
+        if (dotted == NULL) {
+            take_name(p->r, "recompute", e, &unused);
+            return;
+        }
+        bool whole = strcmp(dotted, "none") == 0 || strcmp(dotted, "full") == 0 || strcmp(dotted, "all") == 0;
+        if (whole && property->n > 1) {
+            Diag *d = diag_error(p->r->s, "P0132", e->span, "`%s` stands among other words of `recompute`", dotted);
+            diag_help(d, "write `recompute %s` alone, or names of layers", dotted);
+            return;
+        }
+        if (strcmp(dotted, "none") == 0) return;
+        vec_push(p->r->arena, &plan->recompute, intern(p->r->s->names, whole ? "full" : dotted));
+    }
+}
+
 /* The value of a property: --set's when there is one. */
 static const Expr *value_of(PlanReader *p, const char *name, const Property *property) {
     const Expr *given = setting_find(p->r, name, "the plan");
@@ -360,10 +388,8 @@ static void read_value(PlanReader *p, const char *name, const Property *property
     if (strcmp(name, "precision") == 0) {
         read_precision(p, e);
     } else if (strcmp(name, "recompute") == 0) {
-        const char *dotted = expr_dotted(p->r->arena, e);
-        if (dotted == NULL && !take_name(p->r, "recompute", e, &plan->recompute)) return;
-        plan->recompute = strcmp(dotted, "none") == 0 ? NULL : intern(p->r->s->names, dotted);
-        plan->recompute_span = e->span;
+        Expr *one = (Expr *)(uintptr_t)e;
+        read_recompute(p, &(Property){.items = &one, .n = 1, .name = name});
     } else if (strcmp(name, "threads") == 0) {
         take_integer(p->r, p->scope, name, e, 1, &plan->threads);
     } else {
@@ -380,7 +406,11 @@ static void read_property(PlanReader *p, const Stmt *stmt) {
     }
     for (int i = 0; i < N_PROPERTIES; i++) {
         if (strcmp(property.name, plan_properties[i]) != 0) continue;
-        if (property_once(p->r, &p->seen, &property)) read_value(p, property.name, &property);
+        if (!property_once(p->r, &p->seen, &property)) return;
+        if (strcmp(property.name, "recompute") == 0 && property.n > 1 && !setting_find(p->r, property.name, "the plan"))
+            read_recompute(p, &property);
+        else
+            read_value(p, property.name, &property);
         return;
     }
     p->plan->broken = true; /* perhaps a rule or the mesh */

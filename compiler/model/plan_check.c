@@ -166,18 +166,24 @@ static void check_narrowing(const PlanCheck *c, const PartNames *parts, const St
     suggest(d, name, parts->names.at, parts->names.n, in->value->span);
 }
 
+/* `nn.attention` means what `attention` does. */
+static void check_recompute(const PlanCheck *c, const PartNames *parts, Name word) {
+    const char *dot = strrchr(word, '.');
+    Name last = dot != NULL ? intern(c->s->names, dot + 1) : word;
+    if (strcmp(word, "full") == 0 || has_name(parts, last)) return;
+    Diag *d = diag_error(c->s, "P0416", c->plan->recompute_span, "`recompute %s` matches nothing", word);
+    diag_label(d, "the model calls no such layer");
+    if (c->plan->recompute.n == 1) suggest(d, word, parts->names.at, parts->names.n, c->plan->recompute_span);
+    diag_help(d, "name a layer that the model calls, a repeat, or `full`");
+}
+
 static void check_parts(const PlanCheck *c) {
     if (c->train == NULL || c->train->model == NULL) return;
     PartNames parts = {.arena = c->arena};
     add_parts(&parts, &c->train->model->body);
     for (int i = 0; i < c->plan->rules.n; i++)
         if (c->plan->rules.at[i].in != NULL) check_narrowing(c, &parts, c->plan->rules.at[i].in);
-    Name recompute = c->plan->recompute;
-    if (recompute == NULL || strcmp(recompute, "all") == 0 || has_name(&parts, recompute)) return;
-    Diag *d = diag_error(c->s, "P0416", c->plan->recompute_span, "`recompute %s` matches nothing", recompute);
-    diag_label(d, "the model calls no such layer");
-    suggest(d, recompute, parts.names.at, parts.names.n, c->plan->recompute_span);
-    diag_help(d, "name a layer that the model calls, a repeat, or `all`");
+    for (int i = 0; i < c->plan->recompute.n; i++) check_recompute(c, &parts, c->plan->recompute.at[i]);
 }
 
 /* ---- all of it
@@ -222,9 +228,9 @@ const char *plan_unbuilt(const Plan *plan, Span *where) {
         *where = plan->rules.at[i].span;
         return what;
     }
-    if (plan->recompute != NULL) {
+    if (plan->recompute_every != 0) {
         *where = plan->recompute_span;
-        return "recomputation";
+        return "recomputation of all but every n-th layer";
     }
     if (strcmp(plan->precision, "fp32") != 0) {
         *where = plan->precision_span;

@@ -118,7 +118,9 @@ static void print_plan(Arena *arena, Text *out, const Plan *plan) {
     for (int i = 0; i < plan->rules.n; i++) print_rule(arena, out, plan, &plan->rules.at[i]);
     if (plan->microbatch > 0) text_printf(out, "    microbatch = %lld\n", (long long)plan->microbatch);
     text_printf(out, "    precision = %s\n", plan->precision);
-    if (plan->recompute != NULL) text_printf(out, "    recompute = %s\n", plan->recompute);
+    if (plan->recompute_every) text_printf(out, "    recompute = every %lld\n", (long long)plan->recompute_every);
+    for (int i = 0; i < plan->recompute.n; i++)
+        text_printf(out, "%s%s%s", i ? ", " : "    recompute = ", plan->recompute.at[i], i + 1 == plan->recompute.n ? "\n" : "");
     if (plan->threads > 0) text_printf(out, "    threads = %lld\n", (long long)plan->threads);
 }
 

@@ -88,7 +88,7 @@ static Node *view_node(Inserter *in, Op op, Node *x) {
     Node *node = NEW(in->graph->arena, Node);
     node->op = op;
     node->id = in->graph->n_nodes++;
-    node->dtype = x->dtype, node->span = x->span, node->name = x->name, node->backward = x->backward;
+    node->dtype = x->dtype, node->span = x->span, node->name = x->name, node->path = x->path, node->backward = x->backward;
     node->in = NEW(in->graph->arena, Node *);
     node->in[0] = x, node->n_in = 1;
     node->attrs = NEW_N(in->graph->arena, AttrValue, 6);
@@ -160,7 +160,7 @@ static Node *convert_axis(Inserter *in, Node *value, int axis, AxisType to) {
     Node *node = NEW(in->graph->arena, Node);
     node->op = collective_for(from, to);
     node->id = in->graph->n_nodes++;
-    node->dtype = value->dtype, node->shape = value->shape, node->span = conversion_span(value), node->name = value->name;
+    node->dtype = value->dtype, node->shape = value->shape, node->span = conversion_span(value), node->name = value->name, node->path = value->path;
     node->backward = value->backward;
     node->in = NEW(in->graph->arena, Node *);
     node->in[0] = value, node->n_in = 1;

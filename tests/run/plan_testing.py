@@ -65,6 +65,20 @@ plan micro {
     microbatch 2
 }
 
+plan whole {
+    microbatch 8
+}
+
+plan full {
+    microbatch 8
+    recompute full
+}
+
+plan parts {
+    microbatch 8
+    recompute attention, mlp
+}
+
 plan nested {
     mesh  outer = 2, inner = 2
     batch on outer

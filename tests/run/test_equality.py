@@ -36,6 +36,19 @@ class Equality(t.Case):
         for plan in ("micro", "four", "nested"):
             self.assert_close(self.losses(source, plan, steps), single, 1e-5, "loss of " + plan)
 
+    def arena(self, source, plan):
+        path = self.path("arena.plan")
+        with open(path, "w") as f:
+            f.write(source)
+        return int(re.search(r"arena (\d+) bytes", t.run([t.PLC, "build", path, "--plan", plan, "--emit", "memory"])).group(1))
+
+    def test_recomputation_gives_the_same_bits_from_less_memory(self):
+        source, steps = t.quickstart(0.1), 6
+        whole, bytes_kept = self.losses(source, "whole", steps), self.arena(source, "whole")
+        for plan in ("full", "parts"):
+            self.assertEqual(self.losses(source, plan, steps), whole, plan)
+            self.assertLess(self.arena(source, plan), 0.8 * bytes_kept, plan)
+
     def test_initial_weights_do_not_depend_on_the_plan(self):
         """With a learning rate of nothing, the checkpoint after step 1 holds the initial weights."""
         source, kept = t.quickstart(0.1), {}

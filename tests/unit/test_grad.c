@@ -21,7 +21,7 @@ static Taken take_gradients(Session *s, Graph *graph) {
     for (int i = 0; i < graph->tensors.n; i++)
         if (graph->tensors.at[i]->class == CLASS_WEIGHT) t.weights[t.n++] = graph->tensors.at[i];
     Node *values[MAX_WEIGHTS];
-    graph_to_grad(graph, graph->outputs.at[0].value, t.weights, t.n, values);
+    graph_to_grad(graph, graph->outputs.at[0].value, t.weights, t.n, NULL, values);
     for (int i = 0; i < t.n; i++) {
         if (!values[i]) continue;
         Name name = intern(s->names, arena_printf(s->arena, "grad.%s", t.weights[i]->name));

@@ -22,6 +22,16 @@
     "  x = x + nn.mlp(nn.layer_norm(x, embed), embed -> ffn, gelu)\n }\n"                                                                 \
     " loss = cross_entropy(dot(nn.layer_norm(x, embed), table, over embed), labels, over vocab)\n}\n" TRAIN
 
+#define GPT_DEEP "import nn\n" /* longer than GPT, and with dropout, so that what layers keep is the peak */                            \
+    "model M {\n dim layers = 5, embed = 8, head = 2, vocab = 9, seq = 16, positions = 16\n dim head_dim = embed / head\n dim ffn = 4 * embed\n"   \
+    " input tokens: int[batch, seq]\n target labels: int[batch, seq] = next(tokens)\n"                                                   \
+    " weight table: [vocab, embed] = normal(0.2)\n weight places: [positions, embed] = normal(0.2)\n"                                    \
+    " x = lookup(table, tokens) + lookup(places, position(tokens))\n"                                                                    \
+    " repeat layers {\n"                                                                                                                 \
+    "  x = x + dropout(nn.attention(nn.layer_norm(x, embed), embed -> (head, head_dim), causal = true), rate = 0.25)\n"                  \
+    "  x = x + nn.mlp(nn.layer_norm(x, embed), embed -> ffn, gelu)\n }\n"                                                                \
+    " loss = cross_entropy(dot(nn.layer_norm(x, embed), table, over embed), labels, over vocab)\n}\n" TRAIN
+
 #define LLAMA                                                                                                                             \
     "import nn\nmodel M {\n dim layers = 2, embed = 8, head = 4, kv_head = 2, head_dim = 4, ffn = 12, vocab = 11, seq = 5\n"              \
     " input tokens: int[batch, seq]\n target labels: int[batch, seq] = next(tokens)\n"                                                    \
@@ -116,8 +126,33 @@ static void test_in_flight(void **state) {
     session_free(swapped.s);
 }
 
+/* Under `recompute`, the same numbers from less memory: everything in a layer but its carry, or one call's own values. */
+static void test_recompute(void **state) {
+    (void)state;
+    static const char *const models[] = {GPT_DEEP, LLAMA};
+    static const char *const words[] = {"full", "attention", "attention, mlp, gated_mlp", "layers"};
+    for (size_t m = 0; m < 2; m++) {
+        double kept = run(models[m], "plan p { }\n", NULL);
+        Built whole = build(models[m], "plan p { }\n", NULL);
+        int64_t attention = 0;
+        for (size_t w = 0; w < sizeof words / sizeof *words; w++) {
+            char plan[128];
+            snprintf(plan, sizeof plan, "plan p { recompute %s }\n", words[w]);
+            assert_true(run(models[m], plan, NULL) == kept);
+            Built less = build(models[m], plan, NULL);
+            int64_t saved = whole.program->live_peak - less.program->live_peak;
+            if (saved <= 0 || (w == 2 && saved <= attention)) fail_msg("recompute %s saves %lld bytes", words[w], (long long)saved);
+            if (w == 1) attention = saved;
+            session_free(less.s);
+        }
+        session_free(whole.s);
+    }
+    equal(GPT, "plan p {\n mesh data = 2, tensor = 2\n batch on data\n head, ffn, seq on tensor\n microbatch 1\n recompute full\n}\n");
+    equal(GPT, "plan p {\n mesh data = 2, tensor = 2\n batch on data\n weights on data\n head, ffn, seq on tensor\n recompute attention\n}\n");
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_single), cmocka_unit_test(test_micro), cmocka_unit_test(test_replicas), cmocka_unit_test(test_cuts), cmocka_unit_test(test_context),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_single), cmocka_unit_test(test_micro), cmocka_unit_test(test_replicas), cmocka_unit_test(test_recompute), cmocka_unit_test(test_cuts), cmocka_unit_test(test_context),
                                        cmocka_unit_test(test_stored), cmocka_unit_test(test_schedules), cmocka_unit_test(test_in_flight)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -272,7 +272,7 @@ static void try_gradient(Trial *t) {
         if (is_input(graph, tensor) && tensor->dtype == DT_F32 && n < 16) inputs[n++] = tensor;
     }
     Node *gradients[16] = {NULL};
-    graph_to_grad(graph, graph->outputs.at[graph->outputs.n - 1].value, inputs, n, gradients);
+    graph_to_grad(graph, graph->outputs.at[graph->outputs.n - 1].value, inputs, n, NULL, gradients);
     Tensor *results[16];
     for (int i = 0; i < n; i++) {
         if (!gradients[i]) continue;
