@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-typedef enum ValueKind { VALUE_FLAG, VALUE_TEXT, VALUE_COUNT, VALUE_SETTING, VALUE_COLOR, VALUE_TARGET } ValueKind;
+typedef enum ValueKind { VALUE_FLAG, VALUE_TEXT, VALUE_COUNT, VALUE_SETTING, VALUE_COLOR, VALUE_TARGET, VALUE_BYTES } ValueKind;
 
 typedef struct OptionInfo {
     const char *name;
@@ -108,6 +108,20 @@ static bool take_setting(Session *s, Options *options, const char *text) {
     return true;
 }
 
+/* "16GB", "900 MiB": decimal and binary units, as in a plan. */
+static bool take_bytes(const char *text, double *bytes) {
+    static const struct { const char *name; double bytes; } units[] = {
+        {"", 1}, {"B", 1}, {"KB", 1e3}, {"MB", 1e6}, {"GB", 1e9}, {"TB", 1e12}, {"KiB", 1024.0}, {"MiB", 1048576.0}, {"GiB", 1073741824.0},
+        {"TiB", 1099511627776.0}};
+    char *end;
+    double number = strtod(text, &end);
+    if (end == text || !(number > 0)) return false;
+    while (*end == ' ') end++;
+    for (size_t i = 0; i < sizeof units / sizeof *units; i++)
+        if (strcmp(end, units[i].name) == 0) return *bytes = number * units[i].bytes, true;
+    return false;
+}
+
 static bool take_value(Session *s, Options *options, const OptionInfo *option, const char *value) {
     void *field = (char *)options + option->field;
     switch (option->kind) {
@@ -125,6 +139,9 @@ static bool take_value(Session *s, Options *options, const OptionInfo *option, c
         *(int *)field = (int)count;
         return true;
     }
+    case VALUE_BYTES:
+        if (take_bytes(value, (double *)field)) return true;
+        return usage("--memory needs a size like 16GB or 16GiB, not", value, NULL, NULL);
     case VALUE_COLOR:
         if (strcmp(value, "auto") && strcmp(value, "always") && strcmp(value, "never"))
             return usage("--color needs auto, always or never, not", value, NULL, NULL);

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "codegen/api.h"
+#include "driver/fit_memory.h"
 #include "graph/graph.h"
 #include "kernels/kernels.h"
 #include "partition/partition.h"
@@ -263,30 +264,22 @@ const char *pipeline_default_output(Session *s, const char *file) {
     return arena_printf(s->arena, "%.*s", (int)n, base);
 }
 
-/* The plans of a file share the model's tensors: what the plan before made of them is forgotten. */
-static void forget_types(const Graph *model) {
-    for (int i = 0; i < model->tensors.n; i++) {
-        Tensor *tensor = model->tensors.at[i];
-        if (tensor->logical.n) tensor->shape = tensor->logical;
-        tensor->logical = (Shape){0};
-        memset(tensor->type, 0, sizeof tensor->type);
-        memset(tensor->logical_type, 0, sizeof tensor->logical_type);
-        tensor->typed = false;
-    }
-}
+typedef struct Build {
+    Session *s;
+    const Options *options;
+    const Front *front;
+} Build;
 
 /* Role programs with addresses, for one plan. NULL after diagnostics. */
-static ProgramFacts *plan_to_memory(Session *s, const Options *options, const Front *front, const Plan *plan) {
+static ProgramFacts *build_plan(void *context, const Plan *plan) {
+    const Build *build = context;
+    Session *s = build->s;
+    const Options *options = build->options;
+    const Front *front = build->front;
     ProgramFacts *facts = NEW(s->arena, ProgramFacts);
-    forget_types(front->model->graph);
+    int errors = diag_count(s, SEV_ERROR);
     Step *step = grad_to_step(s, front->program, front->program->train, plan, front->model);
-    if (!step || diag_count(s, SEV_ERROR)) return NULL;
-    if (emits(options, "step")) {
-        Text text = {.arena = s->arena};
-        print_step(step, &text);
-        put(&text);
-        return NULL;
-    }
+    if (!step || diag_count(s, SEV_ERROR) > errors) return NULL;
     step_to_roles(step, plan);
     *facts = (ProgramFacts){.train = front->program->train, .plan = plan, .step = step, .mesh = &plan->mesh};
     for (int i = 0; i < plan->rules.n; i++)
@@ -304,14 +297,32 @@ static ProgramFacts *plan_to_memory(Session *s, const Options *options, const Fr
     return facts;
 }
 
+/* The same for a plan that fits its memory. */
+static ProgramFacts *plan_to_memory(Session *s, const Options *options, const Front *front, const Plan *plan) {
+    Build build = {s, options, front};
+    if (options->schedule && !plan->microbatch) return build_plan(&build, plan); /* it says how many micro-batches there are */
+    Fit fit = {.s = s, .plan = plan, .model = front->model, .machine_bytes = options->memory, .threads = options->threads,
+               .build = build_plan, .context = &build};
+    return fit_memory(&fit);
+}
+
+static int emit_step(Session *s, const Front *front, const Plan *plan) {
+    Text text = {.arena = s->arena};
+    const Step *step = grad_to_step(s, front->program, front->program->train, plan, front->model);
+    if (!step) return 1;
+    print_step(step, &text);
+    return put(&text);
+}
+
 int pipeline_check(Session *s, const Options *options) {
     Front front = {0};
     bool good = front_end(s, options, &front);
     check_plans(s, &front);
+    bool clean = diag_count(s, SEV_ERROR) == 0;
     if (good && front.program)
         for (int i = 0; i < front.program->plans.n; i++) {
             const Plan *plan = front.program->plans.at[i];
-            if (!refuse_unbuilt(s, &front, plan, false) && front.model && !diag_count(s, SEV_ERROR))
+            if (!refuse_unbuilt(s, &front, plan, false) && front.model && clean)
                 plan_to_memory(s, options, &front, plan);
         }
     return exit_code(s);
@@ -346,6 +357,7 @@ int pipeline_build(Session *s, const Options *options) {
     if (!plan || refuse_unbuilt(s, &front, plan, true)) return 1;
     ProgramFacts *facts = plan_to_memory(s, options, &front, plan);
     if (!facts) return exit_code(s);
+    if (emits(options, "step")) return emit_step(s, &front, facts->plan);
     if (emits(options, "roles")) print_step(facts->step, &text);
     else if (emits(options, "schedule")) schedule_print(facts->schedule, &text);
     else if (emits(options, "kernels")) kernels_print(facts->roles[0], &text);

@@ -311,12 +311,31 @@ static Graph *step_eval(Stepper *st) {
 
 /* ---- all --------------------------------------------------------------------------------------------------------- */
 
+/* Weights belong to a step, since partitioning types them: another plan of the same model has others. */
+static void own_weights(Stepper *st) {
+    const Graph *model = st->model->graph;
+    for (int i = 0; i < model->tensors.n; i++) {
+        Tensor *tensor = model->tensors.at[i], *own = NEW(st->arena, Tensor);
+        *own = *tensor;
+        bool replaced = false; /* then the micro-batch has one of its own anyway */
+        for (int k = 0; k < tensor->shape.n; k++) replaced |= map_get(&st->micro_dims, tensor->shape.dims[k]) != NULL;
+        if (tensor->class == CLASS_WEIGHT) map_put(st->arena, &st->own_tensors, tensor, own);
+        if (!replaced) map_put(st->arena, &st->micro_tensors, tensor, own);
+    }
+}
+
+Tensor *step_weight(const Stepper *st, Tensor *weight) {
+    Tensor *own = map_get(&st->own_tensors, weight);
+    CHECK(own != NULL);
+    return own;
+}
+
 static void list_weights(Stepper *st) {
     int n = st->model->inits.n;
     st->weights = NEW_N(st->arena, Tensor *, n + 1);
     st->gradients = NEW_N(st->arena, Tensor *, n + 1);
     for (int i = 0; i < n; i++)
-        if (!st->model->inits.at[i].weight->frozen) st->weights[st->n_weights++] = st->model->inits.at[i].weight;
+        if (!st->model->inits.at[i].weight->frozen) st->weights[st->n_weights++] = step_weight(st, st->model->inits.at[i].weight);
 }
 
 /* Dimensions that expansions make belong to the model, so that every graph of the step has them in the same place. */
@@ -341,6 +360,7 @@ Step *grad_to_step(Session *s, const Program *program, const Train *train, const
     st.position = scalar(&st, "position", CLASS_SCALAR, DT_I32);
     add_hidden_dims(model->graph, &model->graph->top);
     replace_batch(&st);
+    own_weights(&st);
     list_weights(&st);
     make_count(&st);
     step->body = step_body(&st);

@@ -23,6 +23,7 @@ typedef struct Stepper {
     Tensor *targets, *targets_partial;     /* weights of the targets, summed; NULL without a mask */
     VEC(Running) running;
     Map micro_dims;    /* Dim -> Dim: those of a micro-batch */
+    Map own_tensors;   /* the model's weight -> this step's: types are those of one plan */
     Map micro_tensors; /* Tensor -> Tensor: shared by count, body and eval */
     int n_weights;     /* trained ones, with their gradients' tensors */
     Tensor **weights, **gradients;
@@ -33,6 +34,8 @@ Tensor *step_tensor(Stepper *st, Name name, TensorClass class, DType dtype, Shap
 /* An empty graph with the model's dimensions, those in `replaced` exchanged. */
 Graph *step_graph(Stepper *st, const char *name, const Map *replaced);
 Builder step_builder(Graph *graph);
+/* This step's tensor of a weight of the model. */
+Tensor *step_weight(const Stepper *st, Tensor *weight);
 Node *step_input(Builder *b, Tensor *tensor); /* one node for each tensor */
 void step_output(Graph *graph, Tensor *tensor, Node *value, bool accumulate);
 bool dim_is_batch(const Dim *dim); /* the batch, or a second name of it */

@@ -115,6 +115,8 @@ static Graph *logits_alone(Stepper *st, Tensor **logits) {
     Copy copy;
     copy_begin(&copy, graph);
     copy.rule = rule_without_dropout;
+    for (int i = 0; i < st->own_tensors.n; i++)
+        map_put(st->arena, &copy.tensors, st->own_tensors.entries[i].key, st->own_tensors.entries[i].value);
     copy_region(&copy, &st->model->graph->top);
     Node *value = copy_value(&copy, st->model->logits);
     *logits = step_tensor(st, step_name(st, "logits"), CLASS_RESULT, value->dtype, value->shape);

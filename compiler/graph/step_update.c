@@ -48,7 +48,7 @@ Graph *step_init(Stepper *st) {
     for (int i = 0; i < st->model->inits.n; i++) {
         const Init *init = &st->model->inits.at[i];
         b.span = init->weight->span;
-        step_output(graph, init->weight, initial_value(st, &b, init), false);
+        step_output(graph, step_weight(st, init->weight), initial_value(st, &b, init), false);
     }
     for (int i = 0; i < st->n_weights; i++)
         for (int k = 0; k < moment_count(&st->train->optimizer); k++) {

@@ -334,9 +334,24 @@ static void test_refused(void **state) {
     session_free(t.s);
 }
 
+/* Two plans of one model share no weight: partitioning for one leaves the other alone. */
+static void test_steps_are_apart(void **state) {
+    (void)state;
+    Trainer t = trainer_new(GPT(LOSS), 2);
+    const Step *one = grad_to_step(t.s, NULL, &t.train, &t.plan, &t.model), *other = grad_to_step(t.s, NULL, &t.train, &t.plan, &t.model);
+    assert_true(one->init->outputs.n > 0);
+    for (int i = 0; i < one->init->outputs.n; i++) {
+        Tensor *tensor = one->init->outputs.at[i].tensor;
+        assert_ptr_equal(graph_find_tensor(one->update, tensor->name), tensor); /* within a step they are shared */
+        assert_ptr_not_equal(other->init->outputs.at[i].tensor, tensor);
+        assert_string_equal(other->init->outputs.at[i].tensor->name, tensor->name);
+    }
+    session_free(t.s);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_micros), cmocka_unit_test(test_dropout),   cmocka_unit_test(test_training),
+        cmocka_unit_test(test_micros), cmocka_unit_test(test_steps_are_apart), cmocka_unit_test(test_dropout),   cmocka_unit_test(test_training),
         cmocka_unit_test(test_update), cmocka_unit_test(test_frozen),    cmocka_unit_test(test_evaluation),
         cmocka_unit_test(test_decode), cmocka_unit_test(test_no_decode), cmocka_unit_test(test_refused),
     };
