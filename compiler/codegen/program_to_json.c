@@ -51,7 +51,7 @@ static int64_t index_limit(const Region *region, const Tensor *tensor) {
         if (node->op != OP_LOOKUP && node->op != OP_CROSS_ENTROPY) continue;
         if (node->in[1]->op != OP_INPUT || node->in[1]->tensor->name != tensor->name) continue;
         const Shape *over = &node_attr(node, "over")->dims;
-        return over->n ? over->dims[0]->size : node->in[0]->shape.dims[0]->size;
+        return dim_logical(over->n ? over->dims[0] : node->in[0]->shape.dims[0]);
     }
     return 0;
 }
@@ -91,7 +91,14 @@ static cJSON *tensor_json(const Describe *d, const Buffer *buffer) {
     cJSON *shape = cJSON_AddArrayToObject(object, "shape"), *axes = cJSON_AddArrayToObject(object, "axes");
     const Shape *logical = tensor->logical.n ? &tensor->logical : &tensor->shape;
     const AxisType *type = tensor->logical.n ? tensor->logical_type : tensor->type;
-    for (int i = 0; i < logical->n; i++) cJSON_AddItemToArray(shape, cJSON_CreateNumber((double)logical->dims[i]->size));
+    bool padded = false;
+    for (int i = 0; i < logical->n; i++) {
+        cJSON_AddItemToArray(shape, cJSON_CreateNumber((double)logical->dims[i]->size));
+        padded |= logical->dims[i]->unpadded != 0;
+    }
+    cJSON *padding = padded ? cJSON_AddArrayToObject(object, "padding") : NULL;
+    for (int i = 0; padded && i < logical->n; i++)
+        cJSON_AddItemToArray(padding, cJSON_CreateNumber((double)(logical->dims[i]->size - dim_logical(logical->dims[i]))));
     for (int a = 0; a < mesh->n; a++) {
         int at = type[a].kind == AXIS_SHARDED && type[a].dim ? shape_find(logical, type[a].dim) : -1;
         cJSON_AddItemToArray(axes, at < 0 ? cJSON_CreateNull() : cJSON_CreateNumber(at));

@@ -153,6 +153,7 @@ static bool is_repeated(const Region *region, Name dim) {
 static const char *unbuilt(const Front *front, const Plan *plan, Span *where) {
     const char *what = plan_unbuilt(plan, where);
     if (!what && front->program->train) what = train_unbuilt(front->program->train, where);
+    if (!what && front->model) what = padding_unbuilt(front->program->session->arena, front->model, plan, where);
     for (int i = 0; !what && front->model && i < plan->rules.n; i++) {
         if (!plan->rules.at[i].what || !is_repeated(&front->model->graph->top, plan->rules.at[i].what)) continue;
         *where = plan->rules.at[i].span;

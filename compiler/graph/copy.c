@@ -281,7 +281,7 @@ static Node *copy_node(Copy *copy, const Node *node, Node *const *in) {
         Node *value = expand_one(copy, node, in, copy->rule);
         if (value) return value;
     }
-    if (info->expand || info->expand_results) return expand_one(copy, node, in, NULL);
+    if (!copy->keeps_composites && (info->expand || info->expand_results)) return expand_one(copy, node, in, NULL);
     Node *folded = fold_node(&copy->b, node, in);
     return folded ? folded : share_or_build(copy, node, in);
 }

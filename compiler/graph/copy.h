@@ -23,6 +23,7 @@ struct Copy {
     Map tensors; /* Tensor -> Tensor */
     Map nodes;   /* source node -> target node */
     Map tuples;  /* tuple that was expanded -> Node *[n_results] */
+    bool keeps_composites; /* nothing is expanded */
     CopyRule *rule;
     void *context;
     CopyLevel *level;

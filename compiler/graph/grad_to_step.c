@@ -91,7 +91,7 @@ static Node *rule_training(Copy *copy, const Node *node, Node *const *in) {
     if (node->op == OP_DROPOUT && node->n_in == 1) return dropout_with_counters(copy, node, in, training);
     if (node->op != OP_MEAN) return NULL;
     const Shape *over = &node_attr(node, "over")->dims;
-    double n = (double)shape_elements(over);
+    double n = (double)shape_logical_elements(over);
     if (shape_has_batch(over)) n *= (double)training->st->step->micros;
     return build_scale(&copy->b, build_reduce(&copy->b, OP_SUM, in[0], over), 1 / n);
 }
@@ -349,16 +349,17 @@ static void add_hidden_dims(Graph *model, const Region *region) {
 
 Step *grad_to_step(Session *s, const Program *program, const Train *train, const Plan *plan, ModelGraph *model) {
     (void)program;
+    const ModelGraph *padded = model_padded(s, plan, model);
     Step *step = NEW(s->arena, Step);
-    Stepper st = {.s = s, .arena = s->arena, .train = train, .plan = plan, .model = model, .step = step};
+    Stepper st = {.s = s, .arena = s->arena, .train = train, .plan = plan, .model = padded, .step = step};
     step->session = s;
-    step->model = model;
+    step->model = padded;
     if (!choose_micros(&st)) return NULL;
     st.lr = scalar(&st, "lr", CLASS_SCALAR, DT_F32);
     st.number = scalar(&st, "step", CLASS_SCALAR, DT_I32);
     st.seed = scalar(&st, "seed", CLASS_SCALAR, DT_I32);
     st.position = scalar(&st, "position", CLASS_SCALAR, DT_I32);
-    add_hidden_dims(model->graph, &model->graph->top);
+    add_hidden_dims(padded->graph, &padded->graph->top);
     replace_batch(&st);
     own_weights(&st);
     list_weights(&st);

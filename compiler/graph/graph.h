@@ -74,6 +74,9 @@ typedef struct Step {
  * ordinary nodes. */
 Step *grad_to_step(Session *s, const Program *program, const Train *train, const Plan *plan, ModelGraph *model);
 
+/* The first padding of the plan that has no meaning in this model, for P9000; NULL when there is none. */
+const char *padding_unbuilt(Arena *arena, const ModelGraph *model, const Plan *plan, Span *where);
+
 /* Reports words of the optimizer's groups that mean no weight of the model. */
 void model_check_groups(Session *s, const Train *train, const ModelGraph *model);
 

@@ -49,6 +49,11 @@ Node *rule_without_dropout(Copy *copy, const Node *node, Node *const *in);
  * share 1/micros when it does not depend on samples. NULL after a diagnostic, when it is neither a sum of the two. */
 Node *step_share(Stepper *st, Graph *graph, Node *value);
 
+/* The model over the longer dimensions of rule 4's `padded` (pad.c); the model itself when the plan pads nothing. */
+const ModelGraph *model_padded(Session *s, const Plan *plan, const ModelGraph *model);
+/* x with `outside` behind the end of a padded dimension. */
+Node *build_masked(Builder *b, Node *x, Dim *dim, double outside);
+
 Graph *step_init(Stepper *st);
 Graph *step_begin(Stepper *st);
 Graph *step_update(Stepper *st);

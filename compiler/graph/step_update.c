@@ -48,7 +48,10 @@ Graph *step_init(Stepper *st) {
     for (int i = 0; i < st->model->inits.n; i++) {
         const Init *init = &st->model->inits.at[i];
         b.span = init->weight->span;
-        step_output(graph, step_weight(st, init->weight), initial_value(st, &b, init), false);
+        Node *value = initial_value(st, &b, init);
+        for (int k = 0; k < value->shape.n; k++)
+            if (value->shape.dims[k]->unpadded) value = build_masked(&b, value, value->shape.dims[k], 0);
+        step_output(graph, step_weight(st, init->weight), value, false);
     }
     for (int i = 0; i < st->n_weights; i++)
         for (int k = 0; k < moment_count(&st->train->optimizer); k++) {

@@ -26,6 +26,7 @@ typedef struct Dim Dim;
 struct Dim {
     Name name; /* unique within the graph; a layer's own dimension is `mlp.hidden` */
     int64_t size;
+    int64_t unpadded; /* the model's size where a plan made it longer; 0: it did not */
     Dim *like;     /* a second name for the positions of another dimension, or NULL */
     Dim **factors; /* declared factors, the left one major; n_factors 0: none */
     int n_factors;
@@ -52,6 +53,8 @@ void shape_add(Shape *shape, Dim *dim); /* at the end, unless it is there alread
 Shape shape_without(const Shape *shape, const Shape *removed);
 Shape shape_union(const Shape *a, const Shape *b); /* a's order, then what only b has */
 int64_t shape_elements(const Shape *shape); /* global */
+int64_t dim_logical(const Dim *dim); /* its size in the model, without padding */
+int64_t shape_logical_elements(const Shape *shape);
 const char *shape_text(Arena *arena, const Shape *shape); /* "[batch, seq]" */
 
 /* ---- types on mesh axes ------------------------------------------------------------------------------------- */

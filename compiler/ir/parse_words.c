@@ -204,6 +204,7 @@ void gtext_declare_dims(GraphText *p) {
             if (!p->failed) dim->like = dim_named(p, like, at);
         }
         if (gtext_accept_word(p, "factors")) parse_factors(p, dim);
+        if (gtext_accept_word(p, "unpadded")) dim->unpadded = gtext_read_integer(p);
         dim->is_batch = gtext_accept_word(p, "batch");
         dim->at_position = gtext_accept_word(p, "position");
     } while (gtext_accept_comma(p));

@@ -94,6 +94,7 @@ static void print_header(Printer *p) {
             text_puts(out, " factors ");
             print_dims(out, &factors, '(', ')');
         }
+        if (dim->unpadded) text_printf(out, " unpadded %lld", (long long)dim->unpadded);
         text_puts(out, dim->is_batch ? " batch" : "");
         text_puts(out, dim->at_position ? " position\n" : "\n");
     }

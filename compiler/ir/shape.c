@@ -72,6 +72,14 @@ Shape shape_union(const Shape *a, const Shape *b) {
     return all;
 }
 
+int64_t dim_logical(const Dim *dim) { return dim->unpadded ? dim->unpadded : dim->size; }
+
+int64_t shape_logical_elements(const Shape *shape) {
+    int64_t n = 1;
+    for (int i = 0; i < shape->n; i++) n *= dim_logical(shape->dims[i]);
+    return n;
+}
+
 int64_t shape_elements(const Shape *shape) {
     int64_t n = 1;
     for (int i = 0; i < shape->n; i++) n *= shape->dims[i]->size;

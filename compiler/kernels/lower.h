@@ -20,6 +20,7 @@ struct Unit {
     int id;        /* number of its first node: the order among equals */
     NodeList nodes;
     Shape domain;  /* iteration space of a loop */
+    const Node *like; /* whose types say what the rank holds of it */
     Shape reduced; /* its inner dimensions; empty: elementwise */
     bool merged;   /* swallowed by another */
     bool done;

@@ -277,6 +277,7 @@ static void reuse_in_place(Emit *e) {
             Buffer *buffer = old->place.ref.buffer;
             if (buffer->persistent || buffer->home != e->l->home || old->place.ref.step || old->place.ref.offset) continue;
             if (old->node->dtype != node->dtype || !shape_equal(&old->node->shape, &node->shape)) continue;
+            if (lower_bytes(e->l, node->dtype, &node->shape, node) != lower_bytes(e->l, node->dtype, &node->shape, old->node)) continue;
             if (!place_is_row_major(e->l, old->node, &old->place) || (e->unit->reduced.n && is_row(e, node))) continue;
             value->place = old->place;
             value->has_place = true;

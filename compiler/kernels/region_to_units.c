@@ -85,8 +85,19 @@ static bool is_serial(const Shape *domain, const Shape *reduced) {
     return reduced->n == domain->n && domain->n && shape_elements(domain) > 4096;
 }
 
-static bool fits(const Unit *unit, const Node *node) {
-    if (unit->kind != UNIT_LOOP) return false;
+/* The node whose shape and types the iteration space is. */
+static const Node *domain_node(const Node *node) { return op_info(node)->lower == LOWER_REDUCE ? node->in[0] : node; }
+
+/* Whether the rank holds the same part of each dimension that both have: a partial value of whole rows and a cut one are
+ * not of one loop. */
+static bool same_parts(const Lowering *l, const Node *a, const Node *b) {
+    for (int i = 0; i < a->shape.n; i++)
+        if (shape_find(&b->shape, a->shape.dims[i]) >= 0 && lower_extent(l, a, a->shape.dims[i]) != lower_extent(l, b, a->shape.dims[i])) return false;
+    return true;
+}
+
+static bool fits(const Lowering *l, const Unit *unit, const Node *node) {
+    if (unit->kind != UNIT_LOOP || !same_parts(l, unit->like, domain_node(node))) return false;
     Shape domain = node_domain(node);
     if (op_info(node)->lower == LOWER_REDUCE) {
         Shape reduced = shape_without(&domain, &node->shape);
@@ -100,8 +111,8 @@ static bool fits(const Unit *unit, const Node *node) {
     return same_dims(&rows, &domain);
 }
 
-static bool same_space(const Unit *a, const Unit *b) {
-    if (!same_dims(&a->domain, &b->domain)) return false;
+static bool same_space(const Lowering *l, const Unit *a, const Unit *b) {
+    if (!same_dims(&a->domain, &b->domain) || !same_parts(l, a->like, b->like)) return false;
     if (a->reduced.n && b->reduced.n) return same_dims(&a->reduced, &b->reduced);
     const Shape *reduced = a->reduced.n ? &a->reduced : &b->reduced;
     return !is_column_reduction(&a->domain, reduced);
@@ -109,7 +120,7 @@ static bool same_space(const Unit *a, const Unit *b) {
 
 static Unit *unit_new(Fusion *f, UnitKind kind, Node *node) {
     Unit *unit = NEW(f->l->arena, Unit);
-    *unit = (Unit){.kind = kind, .id = node->id, .domain = node_domain(node)};
+    *unit = (Unit){.kind = kind, .id = node->id, .domain = node_domain(node), .like = domain_node(node)};
     if (kind == UNIT_LOOP && op_info(node)->lower == LOWER_REDUCE) unit->reduced = shape_without(&unit->domain, &node->shape);
     vec_push(f->l->arena, &f->units, unit);
     return unit;
@@ -132,9 +143,9 @@ static void place_loop_node(Fusion *f, Node *node) {
     int n = 0;
     for (int k = 0; k < node->n_in && n < 16; k++) {
         Unit *unit = unit_of(f, node->in[k]);
-        if (!unit || !fits(unit, node)) continue;
+        if (!unit || !fits(f->l, unit, node)) continue;
         bool known = false, apart = false;
-        for (int i = 0; i < n; i++) known |= joined[i] == unit, apart |= !same_space(joined[i], unit);
+        for (int i = 0; i < n; i++) known |= joined[i] == unit, apart |= !same_space(f->l, joined[i], unit);
         if (known || apart) continue;
         joined[n++] = unit;
         f->stamp++;
@@ -203,7 +214,9 @@ static void decide_inline(Fusion *f, Node *node) {
         const Unit *unit = f->units.at[u];
         for (int i = 0; i < unit->nodes.n; i++)
             for (int k = 0; k < unit->nodes.at[i]->n_in; k++)
-                if (unit->nodes.at[i]->in[k] == node && unit != value->unit && !shape_contains(&unit->domain, &node->shape)) return;
+                if (unit->nodes.at[i]->in[k] == node && unit != value->unit &&
+                    !(shape_contains(&unit->domain, &node->shape) && unit->kind == UNIT_LOOP && same_parts(f->l, unit->like, node)))
+                    return;
     }
     Map leaves = {0};
     double work = 0;

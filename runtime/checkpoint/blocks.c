@@ -10,6 +10,10 @@ bool prt_block_first(const PrtProgram *program, const PrtTensor *tensor, const i
     return true;
 }
 
+int64_t prt_saved_extent(const PrtTensor *tensor, int dim) { return tensor->shape[dim] - tensor->padding[dim]; }
+
+static int64_t inside(int64_t left, int64_t part) { return left < 0 ? 0 : left < part ? left : part; }
+
 /* Runs of the block that the axes leave, local indices in row-major order. */
 static bool block_runs(const PrtProgram *program, const PrtTensor *tensor, const int *coords, PrtRun1 *each,
                        void *context) {
@@ -28,23 +32,28 @@ static bool block_runs(const PrtProgram *program, const PrtTensor *tensor, const
     int64_t step = 1, run = 1;
     for (int d = n - 1; d >= 0; d--) {
         stride[d] = step;
-        step *= tensor->shape[d];
+        step *= prt_saved_extent(tensor, d);
         part[d] = tensor->shape[d] / blocks[d];
         start[d] = block[d] * part[d];
         if (part[d] == 0) return true;
     }
     int split = n; /* dimensions from here on form one run */
+    int64_t length = 1; /* of it, what is not padding */
     while (split > 0) {
         split--;
+        int64_t saved = prt_saved_extent(tensor, split);
+        length = run * inside(saved - start[split], part[split]);
         run *= part[split];
-        if (part[split] != tensor->shape[split]) break;
+        if (part[split] != saved) break;
     }
     if (n == 0) return each(context, 0, 0, 1);
     int64_t at[PRT_MAX_DIMS] = {0}, local = 0;
     for (;;) {
         int64_t global = start[split] * stride[split];
         for (int d = 0; d < split; d++) global += (start[d] + at[d]) * stride[d];
-        if (!each(context, local, global, run)) return false;
+        bool there = length > 0;
+        for (int d = 0; d < split; d++) there = there && start[d] + at[d] < prt_saved_extent(tensor, d);
+        if (there && !each(context, local, global, length)) return false;
         local += run;
         int d = split - 1;
         while (d >= 0 && ++at[d] == part[d]) at[d--] = 0;

@@ -39,6 +39,8 @@ void prt_table_free(PrtTable *table);
 /* Calls `each` for every run of elements that is contiguous both in the rank's block and in the global tensor: `n`
  * elements at `local` of the one and `global` of the other. Stops when it returns false. */
 typedef bool PrtRun1(void *context, int64_t local, int64_t global, int64_t n);
+/* Of a dimension, what checkpoints hold: without padding. */
+int64_t prt_saved_extent(const PrtTensor *tensor, int dim);
 bool prt_block_runs(const PrtProgram *program, const PrtTensor *tensor, const int *coords, PrtRun1 *each,
                     void *context);
 /* This rank holds the first copy of its block. */

@@ -40,9 +40,11 @@ static void check_entry(Loader *l, const PrtTensor *tensor, const PrtEntry *entr
     char theirs[160], ours[160];
     if (!entry) prt_fail(l->rank, "`%s` has no tensor `%s`", l->path, tensor->name);
     bool same = entry->n_dims == tensor->n_dims;
-    for (int i = 0; same && i < tensor->n_dims; i++) same = entry->shape[i] == tensor->shape[i];
+    for (int i = 0; same && i < tensor->n_dims; i++) same = entry->shape[i] == prt_saved_extent(tensor, i);
     shape_text(theirs, sizeof theirs, entry->shape, entry->n_dims);
-    shape_text(ours, sizeof ours, tensor->shape, tensor->n_dims);
+    int64_t wanted[PRT_MAX_DIMS];
+    for (int i = 0; i < tensor->n_dims; i++) wanted[i] = prt_saved_extent(tensor, i);
+    shape_text(ours, sizeof ours, wanted, tensor->n_dims);
     if (!same)
         prt_fail(l->rank, "`%s`: `%s` has shape [%s], the program's has [%s]", l->path, tensor->name, theirs, ours);
     if (entry->dtype != tensor->dtype) {

@@ -55,7 +55,7 @@ char *prt_table_write(const PrtRole *role, PrtFileKind kind, PrtTable *table) {
         PrtEntry *entry = &table->entries[table->n++];
         *entry =
             (PrtEntry){.name = strdup(tensor->name), .dtype = tensor->dtype, .n_dims = tensor->n_dims, .begin = at};
-        memcpy(entry->shape, tensor->shape, sizeof entry->shape);
+        for (int d = 0; d < tensor->n_dims; d++) entry->shape[d] = prt_saved_extent(tensor, d);
         at = entry->end = at + elements_of(entry->shape, entry->n_dims) * prt_dtype_bytes(entry->dtype);
         if (!entry->name)
             json.failed = true;

@@ -319,12 +319,27 @@ static void read_flat(Reader *r, const PrtJson *item, PrtTensor *tensor, int64_t
     if (!fits || tensor->axes[tensor->flat_axis] >= 0) complain(r, "`%sflat` of `%s` does not match its shape", r->at, tensor->name);
 }
 
+/* `padding`: for each dimension, elements of `shape` behind the end. */
+static void read_padding(Reader *r, const PrtJson *item, PrtTensor *tensor) {
+    const PrtJson *padding = list(r, item, "padding", false), *each;
+    int n = 0;
+    PRT_JSON_EACH(each, padding) {
+        if (n == tensor->n_dims) {
+            complain(r, "`%spadding` has more entries than `shape`", r->at);
+            return;
+        }
+        tensor->padding[n] = whole(r, each, "padding", 0, tensor->shape[n]);
+        n++;
+    }
+}
+
 static void read_tensor(Reader *r, const PrtJson *item, const PrtRole *role, PrtTensor *tensor) {
     PrtProgram *p = r->program;
     tensor->name = text(r, item, "name");
     tensor->kind = text(r, item, "class");
     tensor->dtype = read_dtype(r, item);
     tensor->n_dims = read_shape(r, item, tensor->shape);
+    read_padding(r, item, tensor);
     for (int a = 0; a < PRT_MAX_AXES; a++) tensor->axes[a] = -1;
     int64_t part[PRT_MAX_DIMS];
     memcpy(part, tensor->shape, sizeof part);

@@ -79,6 +79,20 @@ plan parts {
     recompute attention, mlp
 }
 
+plan longer {
+    mesh  tensor = 3
+    vocab padded, ffn padded on tensor
+    microbatch 8
+}
+
+plan stored {
+    mesh  data = 2, tensor = 3
+    batch on data
+    weights on data
+    vocab padded on tensor
+    microbatch 4
+}
+
 plan nested {
     mesh  outer = 2, inner = 2
     batch on outer

@@ -5,7 +5,7 @@ The model and the training are those of examples/01-quickstart.plan; only steps 
 
 usage: test_equality.py PLC [-v] [TEST...]
 """
-import os
+import os, re, shutil
 
 import plan_testing as t
 
@@ -48,6 +48,24 @@ class Equality(t.Case):
         for plan in ("full", "parts"):
             self.assertEqual(self.losses(source, plan, steps), whole, plan)
             self.assertLess(self.arena(source, plan), 0.8 * bytes_kept, plan)
+
+    def test_padding_is_not_seen(self):
+        """Losses of one rank; checkpoints have the model's shapes, and each plan goes on from the other's."""
+        source, steps = t.quickstart(0.1), 6
+        single = self.losses(source, "single", steps)
+        for plan in ("longer", "stored"):
+            self.assert_close(self.losses(source, plan, steps), single, 1e-5, "loss of " + plan)
+            for kind in ("model", "optimizer"):
+                mine, theirs = (t.read_tensors(os.path.join(self.checkpoint(name, steps), kind + ".safetensors")) for name in (plan, "single"))
+                self.assertEqual({name: shape for name, (shape, _) in mine.items()}, {name: shape for name, (shape, _) in theirs.items()})
+                for name in theirs:
+                    self.assertLessEqual(t.distance(mine[name][1], theirs[name][1]), 1e-3 * t.norm(theirs[name][1]) + 1e-7, name)
+            shutil.copytree(self.path("single-saved"), self.path(plan + "-from-single-saved"))
+            more = self.train(self.path(plan), plan + "-from-single", "--steps", "9", "--resume", "--set", "eval.every=0")
+            shutil.copytree(self.path(plan + "-saved"), self.path("single-from-" + plan + "-saved"))
+            back = self.train(self.path("single"), "single-from-" + plan, "--steps", "9", "--resume", "--set", "eval.every=0")
+            self.assertEqual([m["step"] for m in more], [7, 8, 9])
+            self.assert_close([m["loss"] for m in more], [m["loss"] for m in back], 1e-5, "loss, resumed from " + plan)
 
     def test_initial_weights_do_not_depend_on_the_plan(self):
         """With a learning rate of nothing, the checkpoint after step 1 holds the initial weights."""

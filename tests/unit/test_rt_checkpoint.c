@@ -137,6 +137,34 @@ static void test_flat_parts(void **state) {
     for (int i = 0; i < N; i++) assert_int_equal(seen[i], 1);
 }
 
+/* A dimension of 7 made 8 (and one of 3 made 4), cut in 4: checkpoints hold 7 x 3, whichever way it is kept. */
+static void test_padding(void **state) {
+    (void)state;
+    enum { A = 7, B = 3, PA = 8, PB = 4 };
+    float whole[A * B];
+    for (int i = 0; i < A * B; i++) whole[i] = (float)(i + 1);
+    PrtProgram program = {.n_axes = 2, .mesh = {{"x", 4}, {"y", 2}}, .n_ranks = 8};
+    for (int flat = 0; flat < 2; flat++) {
+        PrtTensor tensor = {.n_dims = 2, .shape = {PA, PB}, .padding = {PA - A, PB - B}, .axes = {0, flat ? -1 : 1, -1, -1, -1, -1, -1, -1},
+                            .flat_axis = flat ? 1 : -1, .flat_blocks = 1, .flat_part = 4};
+        int seen[A * B] = {0};
+        for (int rank = 0; rank < 8; rank++) {
+            int coords[PRT_MAX_AXES];
+            float block[8] = {0};
+            prt_program_coords(&program, rank, coords);
+            Copy copy = {whole, block, 0, -1};
+            assert_true(prt_block_runs(&program, &tensor, coords, copy_scattered, &copy));
+            for (int i = 0; i < 4; i++) {
+                int a = 2 * coords[0] + (flat ? coords[1] : i / 2), b = flat ? i : 2 * coords[1] + i % 2;
+                float value = a < A && b < B ? whole[a * B + b] : 0;
+                assert_true(block[i] == value);
+                if (value > 0) seen[(int)value - 1]++;
+            }
+        }
+        for (int i = 0; i < A * B; i++) assert_int_equal(seen[i], 1);
+    }
+}
+
 static void test_block_of_scalar_and_nothing(void **state) {
     (void)state;
     float whole[1] = {7}, block[1] = {0};
@@ -275,7 +303,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_xxh64),
         cmocka_unit_test(test_xxh64_of_files),
-        cmocka_unit_test(test_blocks), cmocka_unit_test(test_flat_parts),
+        cmocka_unit_test(test_blocks), cmocka_unit_test(test_flat_parts), cmocka_unit_test(test_padding),
         cmocka_unit_test(test_block_of_scalar_and_nothing),
         cmocka_unit_test(test_header_round_trip),
         cmocka_unit_test(test_headers),

@@ -30,7 +30,7 @@ static void place(const Node *node, const int64_t *logical, uint32_t *row, uint3
     for (int pass = 0; pass < 2; pass++)
         for (int d = 0; d + 1 < shape->n; d++)
             if (shape->dims[d]->is_batch == (pass == 0))
-                *row = *row * (uint32_t)shape->dims[d]->size + (uint32_t)logical[d];
+                *row = *row * (uint32_t)dim_logical(shape->dims[d]) + (uint32_t)logical[d];
 }
 
 static double uniform(uint32_t key, uint32_t row, uint32_t column) {
@@ -88,7 +88,7 @@ static LoopValue emit_row(LoopBuilder *b, const Node *node, const LoopValue *log
                 row = logical[d];
                 continue;
             }
-            LoopValue scaled = loop_emit(b, LOOP_IMUL, row, loop_const_i(b, (int32_t)node->shape.dims[d]->size), -1);
+            LoopValue scaled = loop_emit(b, LOOP_IMUL, row, loop_const_i(b, (int32_t)dim_logical(node->shape.dims[d])), -1);
             row = loop_emit(b, LOOP_IADD, scaled, logical[d], -1);
         }
     return row < 0 ? loop_const_i(b, 0) : row;

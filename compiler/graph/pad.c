@@ -1,0 +1,170 @@
+/* Rule 4's `padded`: a dimension that its axes do not divide is made longer.
+ *
+ * In: a model and the dimensions that a plan pads. Out: the same model over longer dimensions, in which what stands
+ * behind the end never counts: it is masked wherever an operator joins the elements of the dimension (0 in sums, minus
+ * infinity in maxima, softmax and losses). So nothing comes from there in the forward pass, no gradient goes there, and
+ * weights and moments, which begin there at zero, stay zero. Random numbers follow logical indices, so all else is the
+ * same as without padding. */
+#include "graph/step.h"
+
+/* Far below any logit, and harmless where infinity times zero would not be. */
+static const double minus_infinity = -1e30;
+
+/* ---- what can be padded ------------------------------------------------------------------------------------------ */
+
+static int64_t parts_of(const Plan *plan, Name what) {
+    int64_t parts = 1;
+    for (int i = 0; i < plan->rules.n; i++)
+        if (plan->rules.at[i].what == what) parts *= plan->mesh.axes[plan->rules.at[i].axis].size;
+    return parts;
+}
+
+static int64_t padded_size(const Plan *plan, const Dim *dim) {
+    int64_t parts = parts_of(plan, dim->name);
+    return (dim->size + parts - 1) / parts * parts;
+}
+
+static bool is_padded_by(const Plan *plan, const Dim *dim) {
+    for (int i = 0; i < plan->rules.n; i++)
+        if (plan->rules.at[i].how == STORE_PADDED && plan->rules.at[i].what == dim->name) return padded_size(plan, dim) != dim->size;
+    return false;
+}
+
+static bool softens(const Node *node) {
+    return node->op == OP_SOFTMAX || node->op == OP_LOG_SOFTMAX || node->op == OP_CROSS_ENTROPY;
+}
+
+static bool has_relations(const Graph *graph, const Dim *dim) {
+    if (dim->n_factors || dim->product || dim->like || dim->is_repeated || dim->is_batch) return true;
+    for (int i = 0; i < graph->dims.n; i++)
+        if (graph->dims.at[i]->like == dim) return true;
+    return false;
+}
+
+/* The operator that wants the dimension whole, has no meaning for padding and so cannot have it; or NULL. */
+static const char *needs_all(const Region *region, const Dim *dim) {
+    for (int i = 0; i < region->nodes.n; i++) {
+        const Node *node = region->nodes.at[i];
+        if (node->region) {
+            const char *inner = node->region->dim == dim ? "repeat" : needs_all(node->region, dim);
+            if (inner) return inner;
+            continue;
+        }
+        if (!op_info(node)->dims || softens(node)) continue;
+        Iteration space = op_iteration(node);
+        for (int k = 0; k < space.n; k++)
+            if (space.letters[k].dim == dim && space.letters[k].kind == LETTER_WHOLE) return op_info(node)->name;
+    }
+    return NULL;
+}
+
+const char *padding_unbuilt(Arena *arena, const ModelGraph *model, const Plan *plan, Span *where) {
+    for (int i = 0; i < plan->rules.n; i++) {
+        const Rule *rule = &plan->rules.at[i];
+        const Dim *dim = rule->what && rule->how == STORE_PADDED ? graph_find_dim(model->graph, rule->what) : NULL;
+        if (!dim || !is_padded_by(plan, dim)) continue;
+        const char *op = needs_all(&model->graph->top, dim);
+        *where = rule->span;
+        if (op) return arena_printf(arena, "padding a dimension that `%s` runs over", op);
+        if (has_relations(model->graph, dim)) return "padding a dimension that has factors or other names";
+    }
+    return NULL;
+}
+
+/* ---- masks ------------------------------------------------------------------------------------------------------- */
+
+/* [dim]: whether the index is one of the model's. */
+static Node *inside(Builder *b, Dim *dim) {
+    return build_binary(b, OP_LT, build_ramp(b, dim), build_const(b, DT_I32, (double)dim->unpadded));
+}
+
+static bool is_mask(const Node *node, const Dim *dim) {
+    if (node->op != OP_SELECT) return false;
+    const Node *condition = node->in[0]->op == OP_BROADCAST ? node->in[0]->in[0] : node->in[0];
+    if (condition->op != OP_LT || condition->in[0]->op != OP_RAMP) return false;
+    return condition->shape.n == 1 && condition->shape.dims[0] == dim;
+}
+
+Node *build_masked(Builder *b, Node *x, Dim *dim, double outside) {
+    Node *other = build_broadcast(b, build_const(b, x->dtype, outside), &x->shape);
+    return build_select(b, build_broadcast(b, inside(b, dim), &x->shape), x, other);
+}
+
+/* What the operator must see behind the end of a dimension that it joins; false when it does not join it. */
+static bool outside_of(const Node *node, const Letter *letter, double *value) {
+    if (!letter->dim->unpadded || node->op == OP_LOOKUP) return false; /* no index is behind the end */
+    *value = 0;
+    if (letter->kind == LETTER_SUM) return true;
+    *value = letter->kind == LETTER_MIN ? -minus_infinity : minus_infinity;
+    return letter->kind == LETTER_MAX || letter->kind == LETTER_MIN || (letter->kind == LETTER_WHOLE && softens(node));
+}
+
+static Node *rule_padding(Copy *copy, const Node *node, Node *const *in) {
+    if (node->n_outs || !node->n_in || !op_info(node)->dims || op_info(node)->lower == LOWER_VIEW) return NULL;
+    Node here = *node;
+    here.in = (Node **)in;
+    Iteration space = op_iteration(&here);
+    for (int i = 0; i < space.n; i++) {
+        double outside;
+        Dim *dim = space.letters[i].dim;
+        if (!outside_of(&here, &space.letters[i], &outside) || shape_find(&in[0]->shape, dim) < 0) continue;
+        if (is_mask(in[0], dim)) continue;
+        Node *operands[8];
+        CHECK(node->n_in <= 8);
+        for (int k = 0; k < node->n_in; k++) operands[k] = in[k];
+        operands[0] = build_masked(&copy->b, in[0], dim, outside);
+        return build_op(&copy->b, node->op, operands, node->n_in, node->attrs);
+    }
+    return NULL;
+}
+
+/* ---- the model --------------------------------------------------------------------------------------------------- */
+
+static bool longer_dims(Arena *arena, const Plan *plan, const ModelGraph *model, Map *dims) {
+    for (int i = 0; i < model->graph->dims.n; i++) {
+        Dim *dim = model->graph->dims.at[i];
+        if (!is_padded_by(plan, dim)) continue;
+        Dim *longer = NEW(arena, Dim);
+        *longer = *dim;
+        longer->size = padded_size(plan, dim);
+        longer->unpadded = dim->size;
+        map_put(arena, dims, dim, longer);
+    }
+    return dims->n > 0;
+}
+
+const ModelGraph *model_padded(Session *s, const Plan *plan, const ModelGraph *model) {
+    Map dims = {0};
+    if (!plan || !longer_dims(s->arena, plan, model, &dims)) return model;
+    ModelGraph *padded = NEW(s->arena, ModelGraph);
+    *padded = *model;
+    padded->graph = graph_new(s, s->arena, model->graph->name);
+    padded->graph->micro = model->graph->micro;
+    Copy copy;
+    copy_begin(&copy, padded->graph);
+    copy.dims = dims;
+    copy.rule = rule_padding;
+    copy.keeps_composites = true;
+    for (int i = 0; i < model->graph->dims.n; i++) vec_push(s->arena, &padded->graph->dims, copy_dim(&copy, model->graph->dims.at[i]));
+    copy_region(&copy, &model->graph->top);
+    padded->inits.at = NULL, padded->inits.n = padded->inits.cap = 0;
+    for (int i = 0; i < model->inits.n; i++) {
+        Init init = model->inits.at[i];
+        init.weight = copy_tensor(&copy, init.weight);
+        vec_push(s->arena, &padded->inits, init);
+    }
+    padded->auxiliary.at = NULL, padded->auxiliary.n = padded->auxiliary.cap = 0;
+    for (int i = 0; i < model->auxiliary.n; i++) vec_push(s->arena, &padded->auxiliary, copy_value(&copy, model->auxiliary.at[i]));
+    padded->loss = copy_value(&copy, model->loss);
+    padded->mask = model->mask ? copy_value(&copy, model->mask) : NULL;
+    padded->logits = model->logits ? copy_value(&copy, model->logits) : NULL;
+    for (int i = 0; padded->logits && i < padded->logits->shape.n; i++) /* what sampling draws from */
+        if (padded->logits->shape.dims[i]->unpadded)
+            padded->logits = build_masked(&copy.b, padded->logits, padded->logits->shape.dims[i], minus_infinity);
+    for (int i = 0; i < model->graph->outputs.n; i++) {
+        const Output *output = &model->graph->outputs.at[i];
+        Node *value = output->value == model->logits ? padded->logits : copy_value(&copy, output->value);
+        graph_add_output(padded->graph, copy_tensor(&copy, output->tensor), value, false);
+    }
+    return padded;
+}
