@@ -1,9 +1,9 @@
 /* A plan against the memory that a rank has.
  *
- * In: a plan, and a function that builds it to addresses, so every number here is that of a program, not an estimate. Out:
- * the built plan, with the largest micro-batch that fits where none is stated; or P0601, with what the memory is for
- * and what would save how much, found by building each alternative. A rank has the usable memory of its GPU; on this
- * machine, its share. */
+ * In: a plan, and a function that builds it to addresses, so every number here is that of a program, not an estimate.
+ * Out: the built plan, with the largest micro-batch that fits where none is stated; or P0601, with what the memory is
+ * for and what would save how much, found by building each alternative. A rank has the usable memory of its GPU; on
+ * this machine, its share. */
 #include "driver/fit_memory.h"
 
 #include <math.h>
@@ -37,7 +37,8 @@ static const Gpu *smallest_gpu(const Plan *plan) {
     return least;
 }
 
-/* Bytes for one rank. `ever`: not at this moment, but at all: what a stated micro-batch is refused for. NAN: unknown. */
+/* Bytes for one rank. `ever`: not at this moment, but at all: what a stated micro-batch is refused for. NAN: unknown.
+ */
 static double limit_of(const Fit *fit, bool ever) {
     const Plan *plan = fit->plan;
     if (plan->cluster) {
@@ -116,8 +117,10 @@ static ProgramFacts *largest_that_fits(const Fit *fit, double limit) {
         int middle = (low + high) / 2;
         ProgramFacts *facts = fit->build(fit->context, with_microbatch(fit, fit->plan, divisors.at[middle]));
         if (!facts) return NULL;
-        if (need_of(fit, facts) <= limit) high = middle, best = facts;
-        else low = middle + 1;
+        if (need_of(fit, facts) <= limit)
+            high = middle, best = facts;
+        else
+            low = middle + 1;
     }
     if (best && best->plan->microbatch == divisors.at[high]) return best;
     return fit->build(fit->context, with_microbatch(fit, fit->plan, divisors.at[divisors.n > 1 ? high : 0]));
@@ -125,8 +128,10 @@ static ProgramFacts *largest_that_fits(const Fit *fit, double limit) {
 
 static void report_choice(const Fit *fit, const ProgramFacts *facts) {
     long long micros = facts->step->micros;
-    diag_note_alone(fit->s, "P0608", fit->plan->span, "plan `%s` takes `microbatch %lld`, %lld micro-batch%s in a step: %s for each rank", fit->plan->name,
-                    (long long)facts->plan->microbatch, micros, micros == 1 ? "" : "es", format_bytes(fit->s->arena, need_of(fit, facts)));
+    diag_note_alone(fit->s, "P0608", fit->plan->span,
+                    "plan `%s` takes `microbatch %lld`, %lld micro-batch%s in a step: %s for each rank",
+                    fit->plan->name, (long long)facts->plan->microbatch, micros, micros == 1 ? "" : "es",
+                    format_bytes(fit->s->arena, need_of(fit, facts)));
 }
 
 /* ---- the refusal ------------------------------------------------------------------------------------------------- */
@@ -151,8 +156,10 @@ static void try_plan(Refusal *r, const Plan *plan, const char *text) {
 
 /* Storage in parts on axes that divide the batch and do not store as much yet. */
 static void try_storage(Refusal *r) {
-    static const struct { Storage storage; const char *word; } words[] = {
-        {STORAGE_OPTIMIZER, "optimizer"}, {STORAGE_GRADIENTS, "gradients"}, {STORAGE_WEIGHTS, "weights"}};
+    static const struct {
+        Storage storage;
+        const char *word;
+    } words[] = {{STORAGE_OPTIMIZER, "optimizer"}, {STORAGE_GRADIENTS, "gradients"}, {STORAGE_WEIGHTS, "weights"}};
     Arena *arena = r->fit->s->arena;
     for (int i = 0; i < r->plan->rules.n; i++) {
         const Rule *batch = &r->plan->rules.at[i];
@@ -164,7 +171,8 @@ static void try_storage(Refusal *r) {
             Plan *other = NEW(arena, Plan);
             *other = *r->plan;
             other->rules.cap = other->rules.n; /* the next one gets a list of its own */
-            Rule rule = {.storage = words[k].storage, .axis = batch->axis, .span = batch->span, .statement = batch->statement};
+            Rule rule = {
+                .storage = words[k].storage, .axis = batch->axis, .span = batch->span, .statement = batch->statement};
             vec_push(arena, &other->rules, rule);
             try_plan(r, other, arena_printf(arena, "`%s on %s`", words[k].word, r->plan->mesh.axes[batch->axis].name));
         }
@@ -253,16 +261,21 @@ static void refuse(const Fit *fit, const ProgramFacts *facts, double limit) {
     try_storage(&r);
     try_calls(&r);
     int64_t less = next_divisor(rank_batch(fit), r.plan->microbatch ? r.plan->microbatch : rank_batch(fit));
-    if (less) try_plan(&r, with_microbatch(fit, r.plan, less), arena_printf(s->arena, "`microbatch %lld`", (long long)less));
+    if (less)
+        try_plan(&r, with_microbatch(fit, r.plan, less), arena_printf(s->arena, "`microbatch %lld`", (long long)less));
     if (r.ways.n) qsort(r.ways.at, (size_t)r.ways.n, sizeof *r.ways.at, by_saving);
-    Diag *d = gpu ? diag_error(s, "P0601", fit->plan->span, "%s needs %s, and %s %s has %s usable", who, need, article(plain_name(gpu->name)), plain_name(gpu->name), has)
+    Diag *d = gpu ? diag_error(s, "P0601", fit->plan->span, "%s needs %s, and %s %s has %s usable", who, need,
+                               article(plain_name(gpu->name)), plain_name(gpu->name), has)
                   : diag_error(s, "P0601", fit->plan->span, "%s needs %s, and this machine has %s", who, need, share);
     diag_label(d, "%s", breakdown(fit, role));
     Text text = {.arena = s->arena};
     for (int i = 0; i < r.ways.n && i < MOST_WAYS; i++)
-        text_printf(&text, "%s%s saves %s", i ? "; " : "", r.ways.at[i].text, format_bytes(s->arena, r.ways.at[i].saves));
-    if (text.at) diag_help(d, "%s", text.at);
-    else diag_help(d, "cut it over more ranks: a dimension `on` an axis of the mesh, or a larger axis");
+        text_printf(&text, "%s%s saves %s", i ? "; " : "", r.ways.at[i].text,
+                    format_bytes(s->arena, r.ways.at[i].saves));
+    if (text.at)
+        diag_help(d, "%s", text.at);
+    else
+        diag_help(d, "cut it over more ranks: a dimension `on` an axis of the mesh, or a larger axis");
 }
 
 /* ---- both -------------------------------------------------------------------------------------------------------- */

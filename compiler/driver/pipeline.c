@@ -87,7 +87,7 @@ static Layout layout_of(const Plan *plan, const Graph *graph, Map *flat_dims) {
             layout.axes[rule->axis].attention = ulysses ? ATTENTION_ULYSSES : ATTENTION_GATHER;
             layout.axes[rule->axis].attention_span = rule->span;
         }
-        Dim *dim = graph_find_dim(graph, rule->what);
+        Dim *dim = rule->how == STORE_REPEATED ? NULL : graph_find_dim(graph, rule->what); /* it is cut through its product */
         if (dim) vec_push(graph->arena, &layout.axes[rule->axis].names, dim);
     }
     return layout;
@@ -154,6 +154,7 @@ static const char *unbuilt(const Front *front, const Plan *plan, Span *where) {
     const char *what = plan_unbuilt(plan, where);
     if (!what && front->program->train) what = train_unbuilt(front->program->train, where);
     if (!what && front->model) what = padding_unbuilt(front->program->session->arena, front->model, plan, where);
+    if (!what && front->model) what = repeating_unbuilt(front->model, plan, where);
     for (int i = 0; !what && front->model && i < plan->rules.n; i++) {
         if (!plan->rules.at[i].what || !is_repeated(&front->model->graph->top, plan->rules.at[i].what)) continue;
         *where = plan->rules.at[i].span;

@@ -236,7 +236,12 @@ static Node *copy_repeat(Copy *copy, const Node *node, Node *const *in) {
         copy->b.path = param->path;
         copy->b.span = param->span;
         copy->b.backward = param->backward;
-        Node *made = region_add_param(&copy->b, region, param->dtype, copy_shape(copy, &param->shape));
+        Shape shape = copy_shape(copy, &param->shape);
+        if (i >= from->n_carries) { /* what stands for the input in the target may have other dimensions */
+            int stacked = i < from->n_carries + from->n_slices;
+            shape = shape_of(in[i]->shape.dims + stacked, in[i]->shape.n - stacked);
+        }
+        Node *made = region_add_param(&copy->b, region, param->dtype, shape);
         /* A captured constant is made again inside: nothing to hand over. */
         bool constant = i >= from->n_carries + from->n_slices && in[i]->op == OP_CONST;
         map_put(copy->to->arena, &copy->nodes, param, constant ? share_or_build(copy, in[i], NULL) : made);

@@ -335,7 +335,8 @@ static void list_weights(Stepper *st) {
     st->weights = NEW_N(st->arena, Tensor *, n + 1);
     st->gradients = NEW_N(st->arena, Tensor *, n + 1);
     for (int i = 0; i < n; i++)
-        if (!st->model->inits.at[i].weight->frozen) st->weights[st->n_weights++] = step_weight(st, st->model->inits.at[i].weight);
+        if (!st->model->inits.at[i].weight->frozen)
+            st->weights[st->n_weights++] = step_weight(st, st->model->inits.at[i].weight);
 }
 
 /* Dimensions that expansions make belong to the model, so that every graph of the step has them in the same place. */
@@ -349,7 +350,7 @@ static void add_hidden_dims(Graph *model, const Region *region) {
 
 Step *grad_to_step(Session *s, const Program *program, const Train *train, const Plan *plan, ModelGraph *model) {
     (void)program;
-    const ModelGraph *padded = model_padded(s, plan, model);
+    const ModelGraph *padded = model_repeated(s, plan, model_padded(s, plan, model));
     Step *step = NEW(s->arena, Step);
     Stepper st = {.s = s, .arena = s->arena, .train = train, .plan = plan, .model = padded, .step = step};
     step->session = s;

@@ -77,6 +77,9 @@ Step *grad_to_step(Session *s, const Program *program, const Train *train, const
 /* The first padding of the plan that has no meaning in this model, for P9000; NULL when there is none. */
 const char *padding_unbuilt(Arena *arena, const ModelGraph *model, const Plan *plan, Span *where);
 
+/* The same for `repeated`. */
+const char *repeating_unbuilt(const ModelGraph *model, const Plan *plan, Span *where);
+
 /* Reports words of the optimizer's groups that mean no weight of the model. */
 void model_check_groups(Session *s, const Train *train, const ModelGraph *model);
 

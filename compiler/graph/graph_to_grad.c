@@ -119,7 +119,8 @@ static Node *forward_result(Grad *grad, Region *region, Node *tuple, int index) 
             return node;
     }
     Region scratch = {0};
-    Builder b = {.graph = grad->graph, .region = &scratch, .span = tuple->span, .name = tuple->name, .path = tuple->path};
+    Builder b = {
+        .graph = grad->graph, .region = &scratch, .span = tuple->span, .name = tuple->name, .path = tuple->path};
     Node *node = build_result(&b, tuple, index);
     insert_after(grad->graph->arena, &region->nodes, tuple, node);
     return node;
@@ -173,7 +174,8 @@ static Node *resolve_param(Grad *grad, Level *level, Node *param) {
     return add_capture(grad, level, outer, param);
 }
 
-/* ---- recomputation ------------------------------------------------------------------------------------------------ */
+/* ---- recomputation ------------------------------------------------------------------------------------------------
+ */
 
 /* Whether a part of the path is the word: "layers.attention_2.split" has `attention`, its calls being numbered. */
 static bool path_has(const char *path, const char *word) {
@@ -229,7 +231,8 @@ static Node *clone_node(Grad *grad, Level *level, Node *node) {
     Node **in = NEW_N(grad->arena, Node *, node->n_in);
     for (int i = 0; i < node->n_in; i++) {
         Node *x = node->in[i];
-        if (x->n_outs && !map_get(&level->copies, x)) map_put(grad->arena, &level->copies, x, clone_node(grad, level, x));
+        if (x->n_outs && !map_get(&level->copies, x))
+            map_put(grad->arena, &level->copies, x, clone_node(grad, level, x));
         in[i] = resolve(grad, level, x);
     }
     build_in(grad, level, node);
@@ -460,9 +463,11 @@ static void differentiate(Grad *grad, Level *level) {
     }
 }
 
-void graph_to_grad(Graph *graph, Node *target, Tensor *const *weights, int n, const Recompute *again, Node **gradients) {
+void graph_to_grad(Graph *graph, Node *target, Tensor *const *weights, int n, const Recompute *again,
+                   Node **gradients) {
     CHECK(target->shape.n == 0 && dtype_is_float(target->dtype));
-    Grad grad = {.graph = graph, .arena = arena_new(), .n_forward = graph->n_nodes, .b = {.graph = graph}, .again = again};
+    Grad grad = {
+        .graph = graph, .arena = arena_new(), .n_forward = graph->n_nodes, .b = {.graph = graph}, .again = again};
     grad.active = NEW_N(grad.arena, bool, graph->n_nodes + 1);
     Level top = {.forward = &graph->top, .backward = &graph->top};
     mark_active(&grad, &graph->top, weights, n);

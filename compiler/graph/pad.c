@@ -26,7 +26,8 @@ static int64_t padded_size(const Plan *plan, const Dim *dim) {
 
 static bool is_padded_by(const Plan *plan, const Dim *dim) {
     for (int i = 0; i < plan->rules.n; i++)
-        if (plan->rules.at[i].how == STORE_PADDED && plan->rules.at[i].what == dim->name) return padded_size(plan, dim) != dim->size;
+        if (plan->rules.at[i].how == STORE_PADDED && plan->rules.at[i].what == dim->name)
+            return padded_size(plan, dim) != dim->size;
     return false;
 }
 
@@ -133,38 +134,55 @@ static bool longer_dims(Arena *arena, const Plan *plan, const ModelGraph *model,
     return dims->n > 0;
 }
 
-const ModelGraph *model_padded(Session *s, const Plan *plan, const ModelGraph *model) {
-    Map dims = {0};
-    if (!plan || !longer_dims(s->arena, plan, model, &dims)) return model;
-    ModelGraph *padded = NEW(s->arena, ModelGraph);
-    *padded = *model;
-    padded->graph = graph_new(s, s->arena, model->graph->name);
-    padded->graph->micro = model->graph->micro;
+ModelGraph *model_rewritten(Session *s, const ModelGraph *model, Copy *setup, Dim *const *more, int n_more) {
+    ModelGraph *made = NEW(s->arena, ModelGraph);
+    *made = *model;
+    made->graph = graph_new(s, s->arena, model->graph->name);
+    made->graph->micro = model->graph->micro;
     Copy copy;
-    copy_begin(&copy, padded->graph);
-    copy.dims = dims;
-    copy.rule = rule_padding;
-    copy.keeps_composites = true;
-    for (int i = 0; i < model->graph->dims.n; i++) vec_push(s->arena, &padded->graph->dims, copy_dim(&copy, model->graph->dims.at[i]));
+    copy_begin(&copy, made->graph);
+    copy.dims = setup->dims, copy.tensors = setup->tensors;
+    copy.rule = setup->rule, copy.context = setup->context;
+    copy.keeps_composites = setup->keeps_composites;
+    for (int i = 0; i < model->graph->dims.n; i++)
+        vec_push(s->arena, &made->graph->dims, copy_dim(&copy, model->graph->dims.at[i]));
+    for (int i = 0; i < n_more; i++) vec_push(s->arena, &made->graph->dims, more[i]);
+    for (int i = 0; i < made->graph->dims.n; i++) made->graph->dims.at[i]->id = i;
     copy_region(&copy, &model->graph->top);
-    padded->inits.at = NULL, padded->inits.n = padded->inits.cap = 0;
+    made->inits.at = NULL, made->inits.n = made->inits.cap = 0;
     for (int i = 0; i < model->inits.n; i++) {
         Init init = model->inits.at[i];
         init.weight = copy_tensor(&copy, init.weight);
-        vec_push(s->arena, &padded->inits, init);
+        vec_push(s->arena, &made->inits, init);
     }
-    padded->auxiliary.at = NULL, padded->auxiliary.n = padded->auxiliary.cap = 0;
-    for (int i = 0; i < model->auxiliary.n; i++) vec_push(s->arena, &padded->auxiliary, copy_value(&copy, model->auxiliary.at[i]));
-    padded->loss = copy_value(&copy, model->loss);
-    padded->mask = model->mask ? copy_value(&copy, model->mask) : NULL;
-    padded->logits = model->logits ? copy_value(&copy, model->logits) : NULL;
-    for (int i = 0; padded->logits && i < padded->logits->shape.n; i++) /* what sampling draws from */
-        if (padded->logits->shape.dims[i]->unpadded)
-            padded->logits = build_masked(&copy.b, padded->logits, padded->logits->shape.dims[i], minus_infinity);
+    made->auxiliary.at = NULL, made->auxiliary.n = made->auxiliary.cap = 0;
+    for (int i = 0; i < model->auxiliary.n; i++)
+        vec_push(s->arena, &made->auxiliary, copy_value(&copy, model->auxiliary.at[i]));
+    made->loss = copy_value(&copy, model->loss);
+    made->mask = model->mask ? copy_value(&copy, model->mask) : NULL;
+    made->logits = model->logits ? copy_value(&copy, model->logits) : NULL;
     for (int i = 0; i < model->graph->outputs.n; i++) {
         const Output *output = &model->graph->outputs.at[i];
-        Node *value = output->value == model->logits ? padded->logits : copy_value(&copy, output->value);
-        graph_add_output(padded->graph, copy_tensor(&copy, output->tensor), value, false);
+        graph_add_output(made->graph, copy_tensor(&copy, output->tensor), copy_value(&copy, output->value), false);
     }
+    return made;
+}
+
+/* What sampling draws from. */
+static void mask_logits(ModelGraph *model) {
+    Node *logits = model->logits;
+    Builder b = step_builder(model->graph);
+    for (int i = 0; logits && i < logits->shape.n; i++)
+        if (logits->shape.dims[i]->unpadded)
+            model->logits = build_masked(&b, model->logits, logits->shape.dims[i], minus_infinity);
+    for (int i = 0; i < model->graph->outputs.n; i++)
+        if (model->graph->outputs.at[i].value == logits) model->graph->outputs.at[i].value = model->logits;
+}
+
+const ModelGraph *model_padded(Session *s, const Plan *plan, const ModelGraph *model) {
+    Copy copy = {.rule = rule_padding, .keeps_composites = true};
+    if (!plan || !longer_dims(s->arena, plan, model, &copy.dims)) return model;
+    ModelGraph *padded = model_rewritten(s, model, &copy, NULL, 0);
+    mask_logits(padded);
     return padded;
 }

@@ -51,6 +51,10 @@ Node *step_share(Stepper *st, Graph *graph, Node *value);
 
 /* The model over the longer dimensions of rule 4's `padded` (pad.c); the model itself when the plan pads nothing. */
 const ModelGraph *model_padded(Session *s, const Plan *plan, const ModelGraph *model);
+/* The model with copies of the factor that the plan repeats (repeat_heads.c); the model itself when it repeats none. */
+const ModelGraph *model_repeated(Session *s, const Plan *plan, const ModelGraph *model);
+/* A copy of the model, with the dimensions, tensors and rule of `setup`, and more dimensions. */
+ModelGraph *model_rewritten(Session *s, const ModelGraph *model, Copy *setup, Dim *const *more, int n_more);
 /* x with `outside` behind the end of a padded dimension. */
 Node *build_masked(Builder *b, Node *x, Dim *dim, double outside);
 

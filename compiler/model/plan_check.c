@@ -210,7 +210,6 @@ static const char *rule_unbuilt(const Rule *rule) {
         return rule->using_name && strcmp(rule->using_name, "free") != 0 ? "keeping gathered weights" : NULL;
     if (rule->using_name != NULL && using_is_schedule(rule->using_name)) return "pipeline parallelism";
     if (rule->how == STORE_UNEVEN) return "an uneven dimension";
-    if (rule->how == STORE_REPEATED) return "a repeated factor";
     if (rule->using_name != NULL && strcmp(rule->using_name, "gather") != 0 && strcmp(rule->using_name, "ulysses") != 0)
         return "this way of splitting a sequence";
     return NULL;

@@ -67,6 +67,23 @@ class Equality(t.Case):
             self.assertEqual([m["step"] for m in more], [7, 8, 9])
             self.assert_close([m["loss"] for m in more], [m["loss"] for m in back], 1e-5, "loss, resumed from " + plan)
 
+    def test_fewer_key_heads_than_ranks(self):
+        """Copies of key and value heads: the losses of one rank, its checkpoints, and the text that it writes."""
+        with open(os.path.join(t.EXAMPLES, "03-llama.plan")) as f:
+            source = f.read() + "plan four {\n    mesh tensor = 4\n    head, ffn, kv_head repeated on tensor\n}\n"
+        for name, size in (("layers", 2), ("seq", 64), ("batch", 4)):
+            source = re.sub(r"\b%s( *=? +)\d+" % name, r"%s\g<1>%d" % (name, size), source, count=1)
+        source, steps = re.sub(r"microbatch +\d+", "microbatch 2", source), 4
+        single = self.losses(source, "single", steps)
+        self.assert_close(self.losses(source, "four", steps), single, 1e-5, "loss of four")
+        mine, theirs = (t.read_tensors(os.path.join(self.checkpoint(name, steps), "model.safetensors")) for name in ("four", "single"))
+        for name, (shape, values) in theirs.items():
+            self.assertEqual(mine[name][0], shape, name)
+            self.assertLessEqual(t.distance(mine[name][1], values), 1e-3 * t.norm(values) + 1e-7, name)
+        say = ("sample", "--prompt", "the", "--tokens", "12", "--temperature", "0", "--from", self.path("single-saved"))
+        texts = [t.run([self.path(name), *say], cwd=self.dir) for name in ("single", "four")]
+        self.assertEqual(texts[0], texts[1])
+
     def test_initial_weights_do_not_depend_on_the_plan(self):
         """With a learning rate of nothing, the checkpoint after step 1 holds the initial weights."""
         source, kept = t.quickstart(0.1), {}

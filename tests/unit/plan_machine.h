@@ -29,7 +29,7 @@ static inline Layout layout_of(const Plan *plan, const Graph *graph, Map *flat_d
     for (int i = 0; i < plan->rules.n; i++) {
         static const StoredParts stored[] = {[STORAGE_OPTIMIZER] = STORED_OPTIMIZER, [STORAGE_GRADIENTS] = STORED_GRADIENTS, [STORAGE_WEIGHTS] = STORED_WEIGHTS};
         if (plan->rules.at[i].storage) layout.axes[plan->rules.at[i].axis].stored = stored[plan->rules.at[i].storage];
-        if (!plan->rules.at[i].what) continue;
+        if (!plan->rules.at[i].what || plan->rules.at[i].how == STORE_REPEATED) continue;
         Name using = plan->rules.at[i].using_name;
         if (using) layout.axes[plan->rules.at[i].axis].attention = strcmp(using, "ulysses") == 0 ? ATTENTION_ULYSSES : ATTENTION_GATHER;
         Dim *dim = graph_find_dim(graph, plan->rules.at[i].what);

@@ -173,8 +173,16 @@ static void test_padded(void **state) {
     equal(SIGMOID, "plan p {\n mesh tensor = 5\n ffn padded, vocab padded on tensor\n}\n");
 }
 
+/* Fewer key and value heads than ranks: copies of them, whose gradients add up. */
+static void test_repeated(void **state) {
+    (void)state;
+    equal(LLAMA, "plan p {\n mesh tensor = 4\n head, ffn, kv_head repeated on tensor\n}\n");
+    equal(LLAMA, "plan p {\n mesh tensor = 4\n head, ffn, kv_head repeated, vocab padded on tensor\n recompute attention\n}\n");
+    equal(LLAMA, "plan p {\n mesh data = 2, tensor = 4\n batch on data\n weights on data\n head, ffn, kv_head repeated on tensor\n microbatch 1\n}\n");
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_single), cmocka_unit_test(test_micro), cmocka_unit_test(test_replicas), cmocka_unit_test(test_recompute), cmocka_unit_test(test_padded), cmocka_unit_test(test_cuts), cmocka_unit_test(test_context),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_single), cmocka_unit_test(test_micro), cmocka_unit_test(test_replicas), cmocka_unit_test(test_recompute), cmocka_unit_test(test_padded), cmocka_unit_test(test_repeated), cmocka_unit_test(test_cuts), cmocka_unit_test(test_context),
                                        cmocka_unit_test(test_stored), cmocka_unit_test(test_schedules), cmocka_unit_test(test_in_flight)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
