@@ -239,17 +239,11 @@ const char *pipeline_default_output(Session *s, const char *file) {
     return arena_printf(s->arena, "%.*s", (int)n, base);
 }
 
-/* The plans of a file share the model's tensors: what the plan before made of them is forgotten. */
-static void forget_types(const Graph *model) {
-    for (int i = 0; i < model->tensors.n; i++) {
-        Tensor *tensor = model->tensors.at[i];
-        if (tensor->logical.n) tensor->shape = tensor->logical;
-        tensor->logical = (Shape){0};
-        memset(tensor->type, 0, sizeof tensor->type);
-        memset(tensor->logical_type, 0, sizeof tensor->logical_type);
-        tensor->typed = false;
-    }
-}
+typedef struct Build {
+    Session *s;
+    const Options *options;
+    const Front *front;
+} Build;
 
 typedef struct Build {
     Session *s;
