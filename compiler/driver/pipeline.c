@@ -152,7 +152,6 @@ static void print_step(const Step *step, Text *out) {
     const Graph *graphs[] = {step->init, step->begin, step->count, step->total, step->body, step->update, step->eval, step->decode};
     for (size_t i = 0; i < sizeof graphs / sizeof *graphs; i++)
         if (graphs[i]) graph_print(graphs[i], out);
-    if (step->norm) graph_print(step->norm, out);
     for (int i = 0; i < step->n_chunks; i++) {
         graph_print(step->bodies[i], out);
         graph_print(step->evals[i], out);

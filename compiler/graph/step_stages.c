@@ -558,30 +558,6 @@ static Graph *stage_dims(Cutter *c, int stage) {
     return graph;
 }
 
-/* Replicated on every other axis, so that the sum over stages is the last one. */
-static Tensor *add_stage_sum(Cutter *c, Stepper *st, Graph *graph, Name name, Node *value) {
-    Tensor *part = step_tensor(st, name, CLASS_GRADIENT, DT_F32, (Shape){0});
-    part->typed = true;
-    step_output(graph, part, value, false);
-    vec_push(c->arena, &st->step->stage_sums, part);
-    return part;
-}
-
-/* This stage's share of the sums over stages. */
-static Graph *stage_norm(Cutter *c, StageWeights *w, bool has_loss) {
-    Stepper *st = &w->st;
-    Graph *graph = step_graph(st, "norm", NULL);
-    Builder b = step_builder(graph);
-    st->norm_part = add_stage_sum(c, st, graph, step_name(st, "grad_norm.part"), step_norm_part(st, &b));
-    for (int i = 0; i < st->running.n; i++) {
-        Running *running = &st->running.at[i];
-        Node *value = has_loss ? step_input(&b, running->sum) : build_const(&b, DT_F32, 0);
-        running->sum = add_stage_sum(c, st, graph, step_name(st, "%s.part", running->name), value);
-    }
-    graph_simplify(graph);
-    return graph;
-}
-
 static void open_stage(Cutter *c, StageWeights *w, Step *step) {
     Stepper *st = &w->st;
     *st = *c->st;
@@ -609,7 +585,6 @@ static void close_stage(Cutter *c, StageWeights *w) {
     Stepper *st = &w->st;
     Step *step = st->step;
     const Step *whole = c->st->step;
-    bool last = step->stage == stage_of(c, c->n_chunks - 1);
     st->n_others = c->cut->n_stages;
     st->others = NEW_N(c->arena, Tensor *, (w->n_home + 1) * st->n_others);
     for (int i = 0; i < step->received.n; i++)
@@ -620,13 +595,11 @@ static void close_stage(Cutter *c, StageWeights *w) {
             }
     st->n_weights = w->n_home; /* moments are those of the home */
     step->init = step_init(st);
-    Running *sums = NEW_N(c->arena, Running, st->running.n + 1);
-    memcpy(sums, st->running.at, sizeof *sums * (size_t)st->running.n);
-    step->norm = stage_norm(c, w, last);
+    st->is_stage = true;
+    st->has_loss = step->stage == stage_of(c, c->n_chunks - 1);
     step->update = step_update(st);
     st->n_weights = w->n_all;
-    memcpy(st->running.at, sums, sizeof *sums * (size_t)st->running.n);
-    if (!last) st->running.n = 0; /* they are made there alone */
+    if (!st->has_loss) st->running.n = 0; /* they are made there alone */
     step->begin = step_begin(st);
     step->count = copy_whole(c, whole->count, step->stage);
     step->total = copy_whole(c, whole->total, step->stage);
