@@ -93,7 +93,8 @@ static Schedule *generate_schedule(Session *s, const Rule *rule, int stages, int
         diag_help(d, "choose a batch or `microbatch` that gives a multiple of %d micro-batches, or `one_f_one_b`", stages);
         return NULL;
     }
-    return schedule_generate(s, s->arena, rule ? rule->using_name : NULL, stages, chunks, micros, parts);
+    Schedule *schedule = schedule_generate(s, s->arena, rule ? rule->using_name : NULL, stages, chunks, micros, parts);
+    return schedule && schedule_verify(schedule, rule ? rule->span : (Span){0}) ? schedule : NULL;
 }
 
 static Schedule *roles_to_schedule(Session *s, const Options *options, const Step *step, const Rule *rule, int stages) {
