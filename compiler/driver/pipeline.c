@@ -94,7 +94,8 @@ static Schedule *generate_schedule(Session *s, const Rule *rule, int stages, int
         diag_help(d, "choose a batch or `microbatch` that gives a multiple of %d micro-batches, or `one_f_one_b`", stages);
         return NULL;
     }
-    return schedule_generate(s, s->arena, rule ? rule->using_name : NULL, stages, chunks, micros, parts);
+    Schedule *schedule = schedule_generate(s, s->arena, rule ? rule->using_name : NULL, stages, chunks, micros, parts);
+    return schedule && schedule_verify(schedule, rule ? rule->span : (Span){0}) ? schedule : NULL;
 }
 
 static Schedule *roles_to_schedule(Session *s, const Options *options, const Step *step, const Rule *rule, int stages) {
@@ -155,7 +156,6 @@ static void print_step(const Step *step, Text *out) {
     const Graph *graphs[] = {step->init, step->begin, step->count, step->total, step->body, step->update, step->eval, step->decode};
     for (size_t i = 0; i < sizeof graphs / sizeof *graphs; i++)
         if (graphs[i]) graph_print(graphs[i], out);
-    if (step->norm) graph_print(step->norm, out);
     for (int i = 0; i < step->n_chunks; i++) {
         graph_print(step->bodies[i], out);
         graph_print(step->evals[i], out);
@@ -245,12 +245,6 @@ typedef struct Build {
     const Front *front;
 } Build;
 
-typedef struct Build {
-    Session *s;
-    const Options *options;
-    const Front *front;
-} Build;
-
 /* Role programs with addresses, for one plan. NULL after diagnostics. */
 static ProgramFacts *build_plan(void *context, const Plan *plan) {
     const Build *build = context;
@@ -258,7 +252,6 @@ static ProgramFacts *build_plan(void *context, const Plan *plan) {
     const Options *options = build->options;
     const Front *front = build->front;
     ProgramFacts *facts = NEW(s->arena, ProgramFacts);
-    forget_types(front->model->graph);
     int errors = diag_count(s, SEV_ERROR);
     StageCut cut = {0};
     bool staged = plan_stage_cut(s, plan, front->model, &cut) && cut.n_stages > 1;

@@ -91,9 +91,7 @@ typedef struct Step {
     int stage, n_stages, n_chunks; /* n_stages 0: not a stage */
     int stage_axis;
     Graph **bodies, **evals;
-    Graph *norm; /* once, before `update`: what this stage adds to the sums over stages */
     VEC(Transfer) transfers;
-    VEC(Tensor *) stage_sums; /* each stage has a part of them: partial on the stages' axis once they are made */
     VEC(Tensor *) sent, received; /* pairs: the received gradient has the type of the one that is sent */
 } Step;
 

@@ -29,13 +29,13 @@ typedef struct Stepper {
     Tensor **weights, **gradients;
     Tensor **others;       /* of a stage: for each weight, n_others gradients that come from other stages, or NULLs; or NULL */
     int n_others;
-    Tensor *norm_part;     /* of a stage: its share of the squared norm */
+    bool is_stage, has_loss; /* of a pipeline; has_loss: the stage that makes it */
 } Stepper;
 
 /* Everything but the graphs that run once: NULL after diagnostics. */
 Step *step_micro(Stepper *st);
 void step_stepper(Stepper *st, Session *s, const Train *train, const Plan *plan, ModelGraph *model);
-Node *step_norm_part(Stepper *st, Builder *b); /* the sum of squares of the gradients */
+
 
 Name step_name(Stepper *st, const char *format, ...) __attribute__((format(printf, 2, 3)));
 Tensor *step_tensor(Stepper *st, Name name, TensorClass class, DType dtype, Shape shape);

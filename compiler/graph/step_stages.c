@@ -488,6 +488,7 @@ static void add_weight(StageWeights *w, Arena *arena, const Init *init, Tensor *
     Init mine = *init;
     mine.weight = own;
     own->is_copy = !home;
+    map_put(arena, &w->st.own_tensors, own, own); /* it is the stage's already */
     vec_push(arena, &w->model.inits, mine);
     if (!gradient) return;
     Stepper *st = &w->st;
@@ -532,7 +533,9 @@ static void share_weight(Cutter *c, StageWeights *stages, Step **steps, const Gr
 static void share_weights(Cutter *c, StageWeights *stages, Step **steps, const Graph *const *evals) {
     const ModelGraph *model = c->st->model;
     for (int i = 0; i < model->inits.n; i++) {
-        const Init *init = &model->inits.at[i];
+        Init *init = NEW(c->arena, Init);
+        *init = model->inits.at[i];
+        init->weight = step_weight(c->st, init->weight);
         Tensor *gradient = NULL;
         for (int k = 0; k < c->st->n_weights; k++)
             if (c->st->weights[k] == init->weight) gradient = c->st->gradients[k];
@@ -558,34 +561,11 @@ static Graph *stage_dims(Cutter *c, int stage) {
     return graph;
 }
 
-/* Replicated on every other axis, so that the sum over stages is the last one. */
-static Tensor *add_stage_sum(Cutter *c, Stepper *st, Graph *graph, Name name, Node *value) {
-    Tensor *part = step_tensor(st, name, CLASS_GRADIENT, DT_F32, (Shape){0});
-    part->typed = true;
-    step_output(graph, part, value, false);
-    vec_push(c->arena, &st->step->stage_sums, part);
-    return part;
-}
-
-/* This stage's share of the sums over stages. */
-static Graph *stage_norm(Cutter *c, StageWeights *w, bool has_loss) {
-    Stepper *st = &w->st;
-    Graph *graph = step_graph(st, "norm", NULL);
-    Builder b = step_builder(graph);
-    st->norm_part = add_stage_sum(c, st, graph, step_name(st, "grad_norm.part"), step_norm_part(st, &b));
-    for (int i = 0; i < st->running.n; i++) {
-        Running *running = &st->running.at[i];
-        Node *value = has_loss ? step_input(&b, running->sum) : build_const(&b, DT_F32, 0);
-        running->sum = add_stage_sum(c, st, graph, step_name(st, "%s.part", running->name), value);
-    }
-    graph_simplify(graph);
-    return graph;
-}
-
 static void open_stage(Cutter *c, StageWeights *w, Step *step) {
     Stepper *st = &w->st;
     *st = *c->st;
     st->step = step;
+    st->own_tensors = (Map){0};
     w->model = *c->st->model;
     w->model.inits.n = w->model.inits.cap = 0;
     w->model.inits.at = NULL;
@@ -609,7 +589,6 @@ static void close_stage(Cutter *c, StageWeights *w) {
     Stepper *st = &w->st;
     Step *step = st->step;
     const Step *whole = c->st->step;
-    bool last = step->stage == stage_of(c, c->n_chunks - 1);
     st->n_others = c->cut->n_stages;
     st->others = NEW_N(c->arena, Tensor *, (w->n_home + 1) * st->n_others);
     for (int i = 0; i < step->received.n; i++)
@@ -620,13 +599,11 @@ static void close_stage(Cutter *c, StageWeights *w) {
             }
     st->n_weights = w->n_home; /* moments are those of the home */
     step->init = step_init(st);
-    Running *sums = NEW_N(c->arena, Running, st->running.n + 1);
-    memcpy(sums, st->running.at, sizeof *sums * (size_t)st->running.n);
-    step->norm = stage_norm(c, w, last);
+    st->is_stage = true;
+    st->has_loss = step->stage == stage_of(c, c->n_chunks - 1);
     step->update = step_update(st);
     st->n_weights = w->n_all;
-    memcpy(st->running.at, sums, sizeof *sums * (size_t)st->running.n);
-    if (!last) st->running.n = 0; /* they are made there alone */
+    if (!st->has_loss) st->running.n = 0; /* they are made there alone */
     step->begin = step_begin(st);
     step->count = copy_whole(c, whole->count, step->stage);
     step->total = copy_whole(c, whole->total, step->stage);

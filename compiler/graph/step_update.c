@@ -161,18 +161,21 @@ static Node *gradient_of(const Stepper *st, Builder *b, int i) {
     return g;
 }
 
-Node *step_norm_part(Stepper *st, Builder *b) {
+/* The sum over the stages of a pipeline; elsewhere the value itself. */
+static Node *over_stages(const Stepper *st, Builder *b, Node *value) {
+    if (!st->is_stage) return value;
+    AttrValue attrs[] = {{.integer = st->step->stage_axis}, {.integer = REDUCE_SUM}};
+    return build_op(b, OP_ALL_REDUCE, &value, 1, attrs);
+}
+
+static Node *gradient_norm(Stepper *st, Builder *b) {
     Node *sum = build_const(b, DT_F32, 0);
     for (int i = 0; i < st->n_weights; i++) {
         Node *g = gradient_of(st, b, i);
         b->span = st->weights[i]->span;
         sum = build_binary(b, OP_ADD, sum, build_reduce(b, OP_SUM, build_binary(b, OP_MUL, g, g), &g->shape));
     }
-    return sum;
-}
-
-static Node *gradient_norm(Stepper *st, Builder *b) {
-    return build_unary(b, OP_SQRT, st->norm_part ? step_input(b, st->norm_part) : step_norm_part(st, b));
+    return build_unary(b, OP_SQRT, over_stages(st, b, sum));
 }
 
 /* min(1, clip / (norm + 1e-6)), as the others do it; NULL without clipping. */
@@ -214,7 +217,9 @@ Graph *step_update(Stepper *st) {
     Builder b = step_builder(graph);
     for (int i = 0; i < st->running.n; i++) {
         Tensor *result = step_tensor(st, st->running.at[i].name, CLASS_RESULT, DT_F32, (Shape){0});
-        step_output(graph, result, step_input(&b, st->running.at[i].sum), false);
+        bool made = !st->is_stage || st->has_loss;
+        Node *sum = made ? step_input(&b, st->running.at[i].sum) : build_const(&b, DT_F32, 0);
+        step_output(graph, result, over_stages(st, &b, sum), false);
     }
     Node *norm = gradient_norm(st, &b);
     step_output(graph, step_tensor(st, step_name(st, "grad_norm"), CLASS_RESULT, DT_F32, (Shape){0}), norm, false);

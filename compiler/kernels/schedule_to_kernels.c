@@ -195,7 +195,6 @@ static void lower_stage_update(Lowering *l, const Step *step) {
     }
     lower_handovers(l, step, TRANSFER_GRADIENT, 0, HANDOVER_SEND);
     lower_handovers(l, step, TRANSFER_GRADIENT, 0, HANDOVER_RECV);
-    lower_graph(l, step->norm, false);
     lower_graph(l, step->update, false);
     lower_handovers(l, step, TRANSFER_WEIGHT, 0, HANDOVER_SEND);
     lower_handovers(l, step, TRANSFER_WEIGHT, 0, HANDOVER_RECV);
@@ -236,7 +235,7 @@ RoleProgram *schedule_to_kernels(const Step *step, const Mesh *mesh, const Sched
         int flights = schedule_in_flight(schedule, role, chunk);
         if (flights > l.flights) l.flights = flights;
     }
-    Graph *graphs[] = {step->init, step->begin, step->count, step->total, step->body, step->norm, step->update, step->eval, step->decode};
+    Graph *graphs[] = {step->init, step->begin, step->count, step->total, step->body, step->update, step->eval, step->decode};
     for (size_t i = 0; i < sizeof graphs / sizeof *graphs; i++) prepare_graph(&l, graphs[i]);
     for (int chunk = 0; chunk < step->n_chunks; chunk++) {
         prepare_graph(&l, step->bodies[chunk]);

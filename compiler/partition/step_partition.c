@@ -1,8 +1,7 @@
 /* The order in which the graphs of a step get their types.
  *
  * A micro-batch's body comes first: accumulators take the types of the gradients that it makes. Of a pipeline, all
- * bodies come first, since a gradient that another stage sends has the type in which it was made there. A sum over
- * stages is made whole on all other axes; from then on it is partial on the stages' axis, and the update joins it. */
+ * bodies come first, since a gradient that another stage sends has the type in which it was made there. */
 #include "partition/step_partition.h"
 
 #include "model/resolve.h"
@@ -53,9 +52,6 @@ static void partition_once(const Pass *pass, Step *step) {
         memcpy(received->type, sent->type, sizeof sent->type);
         memcpy(received->logical_type, sent->logical_type, sizeof sent->logical_type);
     }
-    partition(pass, step->norm);
-    for (int i = 0; i < step->stage_sums.n; i++)
-        step->stage_sums.at[i]->type[step->stage_axis] = (AxisType){.kind = AXIS_PARTIAL, .reduce = REDUCE_SUM};
     Graph *graphs[] = {step->update, step->begin, step->init, step->count, step->total, step->eval};
     for (size_t i = 0; i < sizeof graphs / sizeof *graphs; i++) partition(pass, graphs[i]);
     if (!step->decode) return;
