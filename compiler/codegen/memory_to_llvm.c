@@ -123,6 +123,13 @@ static V collective_constant(Codegen *g, const Kernel *kernel) {
     return constant_global(g, const_struct(g, fields, 8), arena_printf(g->arena, "%s.collective", kernel->name));
 }
 
+static V handover_constant(Codegen *g, const Kernel *kernel) {
+    const Handover *h = kernel->handover;
+    V fields[] = {cg_i32(g, (int32_t)h->kind), cg_i32(g, h->axis), cg_i32(g, h->peer), cg_i32(g, h->channel), cg_i64(g, h->bytes),
+                  string_global(g, h->where, arena_printf(g->arena, "%s.where", kernel->name))};
+    return constant_global(g, const_struct(g, fields, 6), arena_printf(g->arena, "%s.handover", kernel->name));
+}
+
 /* ---- addresses ------------------------------------------------------------------------------------------------------------ */
 
 static V address_of(Emitter *e, const BufferRef *ref) {
@@ -171,7 +178,8 @@ static void emit_repeat(Emitter *e, const Kernel *kernel) {
     cg_for_begin(g, &rounds, cg_i64(g, 0), cg_i64(g, kernel->count), cg_i64(g, 1), true);
     e->index = kernel->descending ? cg_sub(g, cg_i64(g, kernel->count - 1), rounds.iv) : rounds.iv;
     BufferRef index = {.buffer = kernel->index};
-    cg_store(g, LLVMBuildTrunc(g->builder, e->index, g->i32, ""), address_of(e, &index), 4);
+    V layer = cg_add(g, e->index, cg_i64(g, kernel->index_first));
+    cg_store(g, LLVMBuildTrunc(g->builder, layer, g->i32, ""), address_of(e, &index), 4);
     emit_kernels(e, &kernel->body);
     cg_for_end(g, &rounds, NULL, NULL);
     e->index = outer;
@@ -220,6 +228,12 @@ static void emit_kernel(Emitter *e, const Kernel *kernel) {
     case KERNEL_COLLECTIVE: {
         V args[] = {first, collective_constant(g, kernel), address_of(e, &kernel->refs[0]), address_of(e, &kernel->refs[1])};
         cg_call(g, runtime_function(g, "prt_collective"), args, 4);
+        break;
+    }
+    case KERNEL_TRANSFER: {
+        V at = kernel->n_refs ? address_of(e, &kernel->refs[0]) : LLVMConstNull(g->ptr);
+        V args[] = {first, handover_constant(g, kernel), at};
+        cg_call(g, runtime_function(g, "prt_handover"), args, 3);
         break;
     }
     case KERNEL_REPEAT: break;
@@ -290,8 +304,9 @@ static V emit_entry(Codegen *g, const RoleProgram *program, const Entry *entry, 
 }
 
 void codegen_program(Codegen *g, RoleProgram *const *roles, int n_roles, const char *json) {
-    V entries[256];
-    unsigned n = 0;
+    unsigned n = 0, n_entries = 0;
+    for (int r = 0; r < n_roles; r++) n_entries += (unsigned)roles[r]->entries.n;
+    V *entries = NEW_N(g->arena, V, n_entries + 1);
     EmittedList done = {0};
     for (int r = 0; r < n_roles; r++) {
         Map functions = {0};
@@ -301,7 +316,6 @@ void codegen_program(Codegen *g, RoleProgram *const *roles, int n_roles, const c
             emit_loops(g, &entry->body, tells_lines_apart(entry), &functions, &done, &longest);
         }
         for (int i = 0; i < roles[r]->entries.n; i++) {
-            CHECK(n < 256);
             entries[n++] = emit_entry(g, roles[r], &roles[r]->entries.at[i], &functions, longest);
         }
     }

@@ -91,7 +91,8 @@ static cJSON *tensor_json(const Describe *d, const Buffer *buffer) {
     const Tensor *tensor = buffer->tensor;
     const Mesh *mesh = d->facts->mesh;
     cJSON *object = cJSON_CreateObject();
-    cJSON_AddStringToObject(object, "name", tensor->name);
+    size_t length = strcspn(tensor->name, "#"); /* a later chunk's layers of the same weight */
+    cJSON_AddStringToObject(object, "name", arena_strndup(d->arena, tensor->name, length));
     cJSON_AddStringToObject(object, "class", tensor_class_name[tensor->class]);
     cJSON_AddStringToObject(object, "dtype", dtype_name[tensor->dtype]);
     cJSON *shape = cJSON_AddArrayToObject(object, "shape"), *axes = cJSON_AddArrayToObject(object, "axes");
@@ -116,6 +117,14 @@ static cJSON *tensor_json(const Describe *d, const Buffer *buffer) {
         add_number(flat, "blocks", tensor->shape.n > 1 ? (double)tensor->shape.dims[0]->size : 1);
         add_number(flat, "part", (double)local_extent(mesh, tensor->type, range));
     }
+    const Dim *lead = logical->n ? logical->dims[0] : NULL;
+    if (lead && lead->part_of) { /* a stage's layers */
+        cJSON_ReplaceItemInArray(shape, 0, cJSON_CreateNumber((double)lead->part_of->size));
+        cJSON *part = cJSON_AddObjectToObject(object, "part");
+        add_number(part, "first", (double)lead->first);
+        add_number(part, "count", (double)lead->size);
+    }
+    if (tensor->is_copy) cJSON_AddBoolToObject(object, "copy", true);
     add_number(object, "offset", (double)buffer->address);
     add_number(object, "bytes", (double)buffer->bytes);
     return object;
@@ -143,8 +152,30 @@ static const char *const action_text[] = {
 #undef ACTION
 };
 
+/* A pass, or what it hands over: an entry for each chunk of a stage. False for what runs once a step. */
+static bool action_is_of_chunk(ActionKind kind) {
+    return kind == ACTION_F || kind == ACTION_B || kind == ACTION_BI || kind == ACTION_BW ||
+           (kind >= ACTION_SEND_F && kind <= ACTION_RECV_B);
+}
+
+/* The entry of a chunk's action: "F", "F.1"; null where it has nothing to do. */
+static void add_action_entry(const Describe *d, cJSON *item, const RoleProgram *role, const Action *action) {
+    const char *name = action_text[action->kind];
+    if (action->chunk) name = arena_printf(d->arena, "%s.%d", name, action->chunk);
+    for (int i = 0; i < role->entries.n; i++)
+        if (strcmp(role->entries.at[i].name, name) == 0) {
+            cJSON_AddStringToObject(item, "entry", name);
+            return;
+        }
+    cJSON_AddNullToObject(item, "entry");
+}
+
+static void add_lists(cJSON *object, const Describe *d, const Buffer **tokens);
+
 static cJSON *role_json(Describe *d, const RoleProgram *role, int first_entry) {
     cJSON *object = cJSON_CreateObject();
+    d->role = role;
+    if (d->facts->n_roles > 1) add_lists(object, d, NULL);
     add_number(object, "arena_bytes", (double)role->arena_bytes);
     cJSON *memory = cJSON_AddObjectToObject(object, "memory");
     for (int k = 0; k < MEM_KINDS; k++)
@@ -168,6 +199,7 @@ static cJSON *role_json(Describe *d, const RoleProgram *role, int first_entry) {
         cJSON_AddStringToObject(item, "kind", action_text[action->kind]);
         add_number(item, "chunk", action->chunk);
         add_number(item, "micro", action->micro);
+        if (action_is_of_chunk(action->kind) && d->facts->n_roles > 1) add_action_entry(d, item, role, action);
         cJSON_AddItemToArray(actions, item);
     }
     return object;
@@ -212,7 +244,21 @@ static const char *program_hash(const ProgramFacts *f, Arena *arena) {
     return arena_printf(arena, "%016llx", (unsigned long long)hash);
 }
 
-static void add_inputs(cJSON *root, const Describe *d, const Buffer **tokens) {
+/* Inputs that only later stages have. */
+static void add_other_inputs(cJSON *root, Describe *d) {
+    cJSON *inputs = cJSON_GetObjectItem(root, "inputs");
+    for (int r = 1; r < d->facts->n_roles; r++)
+        for (int i = 0; i < d->facts->roles[r]->buffers.n; i++) {
+            const Buffer *buffer = d->facts->roles[r]->buffers.at[i];
+            if (!buffer->tensor || buffer->tensor->class != CLASS_DATA) continue;
+            bool known = false;
+            for (const cJSON *item = inputs->child; item; item = item->next)
+                known |= strcmp(cJSON_GetObjectItem(item, "name")->valuestring, buffer->tensor->name) == 0;
+            if (!known) cJSON_AddItemToArray(inputs, input_json(d, buffer));
+        }
+}
+
+static void add_lists(cJSON *root, const Describe *d, const Buffer **tokens) {
     cJSON *inputs = cJSON_AddArrayToObject(root, "inputs"), *scalars = cJSON_AddArrayToObject(root, "scalars"),
           *results = cJSON_AddArrayToObject(root, "results");
     const Buffer *token = buffer_of(d->role, intern(d->facts->step->session->names, "decode.token"));
@@ -223,7 +269,7 @@ static void add_inputs(cJSON *root, const Describe *d, const Buffer **tokens) {
             cJSON *input = input_json(d, buffer);
             if (token && !buffer->tensor->of) add_number(input, "decode_offset", (double)token->address);
             cJSON_AddItemToArray(inputs, input);
-            if (!buffer->tensor->of) *tokens = buffer;
+            if (tokens && !buffer->tensor->of) *tokens = buffer;
         } else if (buffer->tensor->class == CLASS_SCALAR) cJSON_AddItemToArray(scalars, small_json(d, buffer));
         else if (buffer->tensor->class == CLASS_RESULT) cJSON_AddItemToArray(results, small_json(d, buffer));
     }
@@ -263,7 +309,10 @@ const char *program_to_json(const ProgramFacts *f) {
     for (int i = 0; i < train->validation.n; i++) cJSON_AddItemToArray(validation, data_json(&d, &train->validation.at[i]));
     add_number(root, "split", train->split);
     const Buffer *tokens = NULL;
-    add_inputs(root, &d, &tokens);
+    if (f->n_roles > 1) add_number(root, "role_axis", f->step_axis);
+    add_number(root, "channels", f->n_channels);
+    add_lists(root, &d, &tokens);
+    add_other_inputs(root, &d);
     int64_t seq = model->seq ? model->seq->size : 1;
     add_number(root, "vocab", tokens ? (double)index_limit(&model->graph->top, tokens->tensor) : 0);
     add_number(root, "seq", (double)seq);

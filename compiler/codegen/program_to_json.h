@@ -14,7 +14,10 @@ typedef struct ProgramFacts {
     bool batch_on_axis[MAX_MESH]; /* the axes that divide the batch */
     const Schedule *schedule;
     RoleProgram **roles;
+    Step *const *steps; /* of each role */
     int n_roles;
+    int step_axis;  /* with several roles: the mesh axis whose coordinate is a rank's role */
+    int n_channels; /* of transfers between roles */
 } ProgramFacts;
 
 /* JSON text in the session's arena; see docs/program.md. */

@@ -10,9 +10,9 @@
 
 #include "codegen/api.h"
 #include "driver/fit_memory.h"
-#include "graph/graph.h"
+#include "graph/stages.h"
 #include "kernels/kernels.h"
-#include "partition/partition.h"
+#include "partition/step_partition.h"
 #include "schedule/schedules.h"
 #include "syntax/ast.h"
 
@@ -72,60 +72,35 @@ static const Plan *choose_plan(Session *s, const Front *front, const Options *op
 
 /* ---- middle --------------------------------------------------------------------------------------------------------------- */
 
-/* The names of each axis's list, as dimensions of this graph. */
-static Layout layout_of(const Plan *plan, const Graph *graph, Map *flat_dims) {
-    Layout layout = {.mesh = plan->mesh, .flat_dims = flat_dims};
-    for (int i = 0; i < plan->rules.n; i++) {
-        const Rule *rule = &plan->rules.at[i];
-        static const StoredParts stored[] = {[STORAGE_OPTIMIZER] = STORED_OPTIMIZER, [STORAGE_GRADIENTS] = STORED_GRADIENTS,
-                                             [STORAGE_WEIGHTS] = STORED_WEIGHTS};
-        if (rule->storage && stored[rule->storage] > layout.axes[rule->axis].stored)
-            layout.axes[rule->axis].stored = stored[rule->storage];
-        if (!rule->what) continue;
-        if (rule->using_name) { /* plan_unbuilt has refused every other word */
-            bool ulysses = strcmp(rule->using_name, "ulysses") == 0;
-            layout.axes[rule->axis].attention = ulysses ? ATTENTION_ULYSSES : ATTENTION_GATHER;
-            layout.axes[rule->axis].attention_span = rule->span;
-        }
-        Dim *dim = rule->how == STORE_REPEATED ? NULL : graph_find_dim(graph, rule->what); /* it is cut through its product */
-        if (dim) vec_push(graph->arena, &layout.axes[rule->axis].names, dim);
-    }
-    return layout;
-}
-
-static void verify(const Graph *graph, const char *pass) {
+static bool verifies(void) {
 #ifdef PLAN_VERIFY
-    Text why = {.arena = graph->arena};
-    if (!graph_verify(graph, &why)) BUG("after %s, graph %s: %s", pass, graph->name, why.at);
+    return true;
 #else
-    (void)graph, (void)pass;
+    return false;
 #endif
 }
 
-/* The body is typed first: accumulators take the types of the gradients that it makes. */
-static void step_to_roles(Step *step, const Plan *plan) {
-    Map *flat_dims = NEW(step->session->arena, Map);
-    Graph *graphs[] = {step->body, step->update, step->begin, step->init, step->count, step->total, step->eval, step->decode};
-    for (size_t i = 0; i < sizeof graphs / sizeof *graphs; i++)
-        if (graphs[i]) verify(graphs[i], "grad_to_step");
-    for (size_t i = 0; i < sizeof graphs / sizeof *graphs; i++) {
-        if (!graphs[i]) continue;
-        if (graphs[i] == step->decode) { /* sampling runs on one rank, with whole weights */
-            Layout one = {.mesh = plan->mesh, .flat_dims = flat_dims};
-            graph_partition(graphs[i], &one);
-        } else {
-            Layout layout = layout_of(plan, graphs[i], flat_dims);
-            graph_partition(graphs[i], &layout);
-        }
-        verify(graphs[i], "partitioning");
-    }
-    for (size_t i = 0; i < sizeof graphs / sizeof *graphs; i++) /* once more: a tensor has one type in all of them */
-        if (graphs[i]) verify(graphs[i], "partitioning all graphs");
+/* The rule that orders the stages of a pipeline, or NULL. */
+static const Rule *stage_rule(const Plan *plan, const StageCut *cut) {
+    for (int i = 0; i < plan->rules.n; i++)
+        if (plan->rules.at[i].what == cut->dim) return &plan->rules.at[i];
+    return NULL;
 }
 
-static Schedule *roles_to_schedule(Session *s, const Options *options, const Step *step) {
+static Schedule *generate_schedule(Session *s, const Rule *rule, int stages, int micros, ScheduleParts parts) {
+    int chunks = rule && rule->chunks > 0 ? (int)rule->chunks : 1;
+    if (chunks > 1 && micros % stages) {
+        Diag *d = diag_error(s, "P0706", rule->using_span, "`interleaved` takes micro-batches in groups of %d, and there are %d", stages, micros);
+        diag_help(d, "choose a batch or `microbatch` that gives a multiple of %d micro-batches, or `one_f_one_b`", stages);
+        return NULL;
+    }
+    Schedule *schedule = schedule_generate(s, s->arena, rule ? rule->using_name : NULL, stages, chunks, micros, parts);
+    return schedule && schedule_verify(schedule, rule ? rule->span : (Span){0}) ? schedule : NULL;
+}
+
+static Schedule *roles_to_schedule(Session *s, const Options *options, const Step *step, const Rule *rule, int stages) {
     ScheduleParts parts = {.begin = step->begin != NULL, .count = step->count != NULL, .total = step->total != NULL};
-    if (!options->schedule) return schedule_one_f_one_b(s, s->arena, 1, (int)step->micros, parts);
+    if (!options->schedule) return generate_schedule(s, rule, stages, (int)step->micros, parts);
     const char *why;
     int32_t file = session_read_file(s, options->schedule, false, &why);
     if (!file) {
@@ -133,21 +108,12 @@ static Schedule *roles_to_schedule(Session *s, const Options *options, const Ste
         return NULL;
     }
     Schedule *schedule = schedule_parse(s, file);
-    if (schedule && (schedule->n_roles != 1 || schedule->n_micro != step->micros)) {
-        diag_error(s, "P0703", (Span){file, 0, 0}, "the schedule is for %d roles and %d micro-batches, the plan has 1 and %lld",
-                   schedule->n_roles, schedule->n_micro, (long long)step->micros);
+    if (schedule && (schedule->n_roles != stages || schedule->n_micro != step->micros)) {
+        diag_error(s, "P0703", (Span){file, 0, 0}, "the schedule is for %d roles and %d micro-batches, the plan has %d and %lld",
+                   schedule->n_roles, schedule->n_micro, stages, (long long)step->micros);
         return NULL;
     }
     return schedule;
-}
-
-/* A rule on a dimension that a repeat runs over is pipeline parallelism. */
-static bool is_repeated(const Region *region, Name dim) {
-    for (int i = 0; i < region->nodes.n; i++) {
-        const Region *inner = region->nodes.at[i]->region;
-        if (inner && (inner->dim->name == dim || is_repeated(inner, dim))) return true;
-    }
-    return false;
 }
 
 static const char *unbuilt(const Front *front, const Plan *plan, Span *where) {
@@ -155,10 +121,13 @@ static const char *unbuilt(const Front *front, const Plan *plan, Span *where) {
     if (!what && front->program->train) what = train_unbuilt(front->program->train, where);
     if (!what && front->model) what = padding_unbuilt(front->program->session->arena, front->model, plan, where);
     if (!what && front->model) what = repeating_unbuilt(front->model, plan, where);
-    for (int i = 0; !what && front->model && i < plan->rules.n; i++) {
-        if (!plan->rules.at[i].what || !is_repeated(&front->model->graph->top, plan->rules.at[i].what)) continue;
-        *where = plan->rules.at[i].span;
-        what = "pipeline parallelism";
+    StageCut cut = {0};
+    if (!what && front->model) plan_stage_cut(front->program->session, plan, front->model, &cut);
+    for (int i = 0; !what && i < plan->rules.n; i++) {
+        const Rule *rule = &plan->rules.at[i];
+        if (rule->how != STORE_UNEVEN || rule->what == cut.dim) continue;
+        *where = rule->span;
+        what = "an uneven dimension";
     }
     return what;
 }
@@ -187,6 +156,10 @@ static void print_step(const Step *step, Text *out) {
     const Graph *graphs[] = {step->init, step->begin, step->count, step->total, step->body, step->update, step->eval, step->decode};
     for (size_t i = 0; i < sizeof graphs / sizeof *graphs; i++)
         if (graphs[i]) graph_print(graphs[i], out);
+    for (int i = 0; i < step->n_chunks; i++) {
+        graph_print(step->bodies[i], out);
+        graph_print(step->evals[i], out);
+    }
 }
 
 static bool known_stage(Session *s, const Options *options) {
@@ -266,18 +239,6 @@ const char *pipeline_default_output(Session *s, const char *file) {
     return arena_printf(s->arena, "%.*s", (int)n, base);
 }
 
-/* The plans of a file share the model's tensors: what the plan before made of them is forgotten. */
-static void forget_types(const Graph *model) {
-    for (int i = 0; i < model->tensors.n; i++) {
-        Tensor *tensor = model->tensors.at[i];
-        if (tensor->logical.n) tensor->shape = tensor->logical;
-        tensor->logical = (Shape){0};
-        memset(tensor->type, 0, sizeof tensor->type);
-        memset(tensor->logical_type, 0, sizeof tensor->logical_type);
-        tensor->typed = false;
-    }
-}
-
 typedef struct Build {
     Session *s;
     const Options *options;
@@ -291,24 +252,33 @@ static ProgramFacts *build_plan(void *context, const Plan *plan) {
     const Options *options = build->options;
     const Front *front = build->front;
     ProgramFacts *facts = NEW(s->arena, ProgramFacts);
-    forget_types(front->model->graph);
     int errors = diag_count(s, SEV_ERROR);
-    Step *step = grad_to_step(s, front->program, front->program->train, plan, front->model);
-    if (!step || diag_count(s, SEV_ERROR) > errors) return NULL;
-    step_to_roles(step, plan);
-    *facts = (ProgramFacts){.train = front->program->train, .plan = plan, .step = step, .mesh = &plan->mesh};
+    StageCut cut = {0};
+    bool staged = plan_stage_cut(s, plan, front->model, &cut) && cut.n_stages > 1;
+    const Train *train = front->program->train;
+    Step *whole, **steps = NEW(s->arena, Step *);
+    if (staged) steps = grad_to_stages(s, front->program, train, plan, front->model, &cut, &whole);
+    else whole = steps[0] = grad_to_step(s, front->program, train, plan, front->model);
+    if (!steps || !whole || diag_count(s, SEV_ERROR) > errors) return NULL;
+    int n = staged ? cut.n_stages : 1;
+    steps_partition(steps, n, plan, verifies());
+    *facts = (ProgramFacts){.train = train, .plan = plan, .step = whole, .mesh = &plan->mesh, .n_roles = n, .steps = steps,
+                            .step_axis = cut.axis};
     for (int i = 0; i < plan->rules.n; i++)
         if (plan->rules.at[i].what && strcmp(plan->rules.at[i].what, "batch") == 0) facts->batch_on_axis[plan->rules.at[i].axis] = true;
-    facts->schedule = roles_to_schedule(s, options, step);
+    facts->schedule = roles_to_schedule(s, options, steps[0], staged ? stage_rule(plan, &cut) : NULL, n);
     if (!facts->schedule) return NULL;
-    facts->n_roles = 1;
-    facts->roles = NEW_N(s->arena, RoleProgram *, 1);
-    facts->roles[0] = schedule_to_kernels(step, facts->mesh, facts->schedule, 0);
-    kernels_to_memory(facts->roles[0]);
+    facts->roles = NEW_N(s->arena, RoleProgram *, n);
+    for (int i = 0; i < n; i++) {
+        facts->roles[i] = schedule_to_kernels(steps[i], facts->mesh, facts->schedule, i);
+        for (int k = 0; k < steps[i]->transfers.n; k++)
+            if (steps[i]->transfers.at[k].channel >= facts->n_channels) facts->n_channels = steps[i]->transfers.at[k].channel + 1;
+        kernels_to_memory(facts->roles[i]);
 #ifdef PLAN_VERIFY
-    Text why = {.arena = s->arena};
-    if (!memory_verify(facts->roles[0], &why)) BUG("memory: %s", why.at);
+        Text why = {.arena = s->arena};
+        if (!memory_verify(facts->roles[i], &why)) BUG("memory: %s", why.at);
 #endif
+    }
     return facts;
 }
 
@@ -373,10 +343,13 @@ int pipeline_build(Session *s, const Options *options) {
     ProgramFacts *facts = plan_to_memory(s, options, &front, plan);
     if (!facts) return exit_code(s);
     if (emits(options, "step")) return emit_step(s, &front, facts->plan);
-    if (emits(options, "roles")) print_step(facts->step, &text);
+    if (emits(options, "roles"))
+        for (int i = 0; i < facts->n_roles; i++) print_step(facts->steps[i], &text);
     else if (emits(options, "schedule")) schedule_print(facts->schedule, &text);
-    else if (emits(options, "kernels")) kernels_print(facts->roles[0], &text);
-    else if (emits(options, "memory")) memory_print(facts->roles[0], &text);
+    else if (emits(options, "kernels"))
+        for (int i = 0; i < facts->n_roles; i++) kernels_print(facts->roles[i], &text);
+    else if (emits(options, "memory"))
+        for (int i = 0; i < facts->n_roles; i++) memory_print(facts->roles[i], &text);
     else if (emits(options, "json")) {
         const CodegenApi *api = load_codegen(s);
         if (!api) return 3;

@@ -132,7 +132,8 @@ static Node *share_or_build(Copy *copy, const Node *node, Node *const *in) {
     Tensor *tensor = node->op == OP_INPUT ? copy_tensor(copy, node->tensor) : NULL;
     const void *key = (const void *)(uintptr_t)node_hash(node->op, in, node->n_in, attrs, tensor, node->backward);
     SharedNode *chain = map_get(&level->shared, key);
-    for (SharedNode *at = chain; at; at = at->next)
+    bool collective = op_info(node)->lower == LOWER_COLLECTIVE; /* all stages of a pipeline must have the same */
+    for (SharedNode *at = collective ? NULL : chain; at; at = at->next)
         if (same_node(at->node, node, in, attrs, tensor)) return at->node;
     SharedNode *added = NEW(copy->to->arena, SharedNode);
     added->node = tensor ? build_input(&copy->b, tensor) : build_op(&copy->b, node->op, in, node->n_in, attrs);

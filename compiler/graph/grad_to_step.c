@@ -348,29 +348,40 @@ static void add_hidden_dims(Graph *model, const Region *region) {
     }
 }
 
+void step_stepper(Stepper *st, Session *s, const Train *train, const Plan *plan, ModelGraph *whole) {
+    const ModelGraph *model = model_repeated(s, plan, model_padded(s, plan, whole));
+    Step *step = NEW(s->arena, Step);
+    *st = (Stepper){.s = s, .arena = s->arena, .train = train, .plan = plan, .model = model, .step = step};
+    step->session = s;
+    step->model = model;
+    st->lr = scalar(st, "lr", CLASS_SCALAR, DT_F32);
+    st->number = scalar(st, "step", CLASS_SCALAR, DT_I32);
+    st->seed = scalar(st, "seed", CLASS_SCALAR, DT_I32);
+    st->position = scalar(st, "position", CLASS_SCALAR, DT_I32);
+    add_hidden_dims(model->graph, &model->graph->top);
+}
+
+Step *step_micro(Stepper *st) {
+    if (!choose_micros(st)) return NULL;
+    replace_batch(st);
+    own_weights(st);
+    list_weights(st);
+    make_count(st);
+    st->step->body = step_body(st);
+    if (!st->step->body) return NULL;
+    st->step->eval = step_eval(st);
+    return st->step;
+}
+
 Step *grad_to_step(Session *s, const Program *program, const Train *train, const Plan *plan, ModelGraph *model) {
     (void)program;
-    const ModelGraph *padded = model_repeated(s, plan, model_padded(s, plan, model));
-    Step *step = NEW(s->arena, Step);
-    Stepper st = {.s = s, .arena = s->arena, .train = train, .plan = plan, .model = padded, .step = step};
-    step->session = s;
-    step->model = padded;
-    if (!choose_micros(&st)) return NULL;
-    st.lr = scalar(&st, "lr", CLASS_SCALAR, DT_F32);
-    st.number = scalar(&st, "step", CLASS_SCALAR, DT_I32);
-    st.seed = scalar(&st, "seed", CLASS_SCALAR, DT_I32);
-    st.position = scalar(&st, "position", CLASS_SCALAR, DT_I32);
-    add_hidden_dims(padded->graph, &padded->graph->top);
-    replace_batch(&st);
-    own_weights(&st);
-    list_weights(&st);
-    make_count(&st);
-    step->body = step_body(&st);
-    if (!step->body) return NULL;
+    Stepper st;
+    step_stepper(&st, s, train, plan, model);
+    Step *step = step_micro(&st);
+    if (!step) return NULL;
     step->init = step_init(&st);
     step->begin = step_begin(&st);
     step->update = step_update(&st);
-    step->eval = step_eval(&st);
     step->decode = step_decode(&st);
     return step;
 }

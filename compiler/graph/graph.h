@@ -56,6 +56,25 @@ void graph_to_grad(Graph *graph, Node *target, Tensor *const *weights, int n, co
  * "grad.W" for each trained weight, "loss.sum" and "log.NAME.sum" (handed out as results by `update`), "targets.sum" (from
  * `count`) and "targets" (from `total`, read by `body`). They add up only with several micro-batches. Dropout is a matter of
  * the graph: `body` has it, with a random stream of (key, seed, step, layer); `eval` and `decode` are built without. */
+/* A value that one stage of a pipeline hands to another. Sender and receiver have an entry each, with the same channel. */
+typedef enum TransferWhen {
+    TRANSFER_F,        /* made, or needed, by the forward pass of a chunk */
+    TRANSFER_B,        /* ... by the backward pass */
+    TRANSFER_EVAL,     /* ... by an evaluation */
+    TRANSFER_GRADIENT, /* before the update: to the weight's home */
+    TRANSFER_WEIGHT    /* after it: to a copy */
+} TransferWhen;
+
+typedef struct Transfer {
+    Tensor *tensor;
+    bool sends;
+    int peer;  /* the other stage */
+    TransferWhen when;
+    int chunk; /* of this stage, from 0 */
+    int channel; /* number among all transfers of the program */
+    Span span;
+} Transfer;
+
 typedef struct Step {
     Session *session;
     const ModelGraph *model;
@@ -68,6 +87,12 @@ typedef struct Step {
     Graph *eval;   /* micro: forward alone, on validation data */
     Graph *decode; /* one token for sampling */
     int64_t micros, micro_batch; /* micro_batch: sequences of all ranks in one micro-batch */
+    /* Of a pipeline's stage: `body` and `eval` are NULL, there is one for each chunk instead. */
+    int stage, n_stages, n_chunks; /* n_stages 0: not a stage */
+    int stage_axis;
+    Graph **bodies, **evals;
+    VEC(Transfer) transfers;
+    VEC(Tensor *) sent, received; /* pairs: the received gradient has the type of the one that is sent */
 } Step;
 
 /* The training step of `model` under `plan`'s micro-batch size. Loss normalisation, clipping and the optimizer become

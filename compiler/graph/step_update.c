@@ -66,7 +66,7 @@ Graph *step_init(Stepper *st) {
 /* ---- begin ------------------------------------------------------------------------------------------------------- */
 
 Graph *step_begin(Stepper *st) {
-    if (st->step->micros == 1) return NULL; /* sums of one are written, not added */
+    if (st->step->micros == 1 && st->step->n_chunks < 2) return NULL; /* sums of one are written, not added */
     Graph *graph = step_graph(st, "begin", NULL);
     Builder b = step_builder(graph);
     for (int i = 0; i < st->n_weights; i++)
@@ -154,14 +154,29 @@ double step_weight_decay(const Train *train, const Tensor *weight) {
     return group && !isnan(group->weight_decay) ? group->weight_decay : train->optimizer.weight_decay;
 }
 
+/* Of a weight, over all stages that use it. */
+static Node *gradient_of(const Stepper *st, Builder *b, int i) {
+    Node *g = step_input(b, st->gradients[i]);
+    for (int k = 0; st->others && k < st->n_others; k++)
+        if (st->others[i * st->n_others + k]) g = build_binary(b, OP_ADD, g, step_input(b, st->others[i * st->n_others + k]));
+    return g;
+}
+
+/* The sum over the stages of a pipeline; elsewhere the value itself. */
+static Node *over_stages(const Stepper *st, Builder *b, Node *value) {
+    if (!st->is_stage) return value;
+    AttrValue attrs[] = {{.integer = st->step->stage_axis}, {.integer = REDUCE_SUM}};
+    return build_op(b, OP_ALL_REDUCE, &value, 1, attrs);
+}
+
 static Node *gradient_norm(Stepper *st, Builder *b) {
     Node *sum = build_const(b, DT_F32, 0);
     for (int i = 0; i < st->n_weights; i++) {
-        Node *g = step_input(b, st->gradients[i]);
+        Node *g = gradient_of(st, b, i);
         b->span = st->weights[i]->span;
         sum = build_binary(b, OP_ADD, sum, build_reduce(b, OP_SUM, build_binary(b, OP_MUL, g, g), &g->shape));
     }
-    return build_unary(b, OP_SQRT, sum);
+    return build_unary(b, OP_SQRT, over_stages(st, b, sum));
 }
 
 /* min(1, clip / (norm + 1e-6)), as the others do it; NULL without clipping. */
@@ -177,7 +192,7 @@ static void update_weight(Stepper *st, Builder *b, int i, Node *clip) {
     Tensor *weight = st->weights[i];
     const ParameterGroup *group = group_of(optimizer, weight);
     double decay = step_weight_decay(st->train, weight);
-    Node *lr = step_input(b, st->lr), *w = step_input(b, weight), *g = step_input(b, st->gradients[i]);
+    Node *lr = step_input(b, st->lr), *w = step_input(b, weight), *g = gradient_of(st, b, i);
     b->span = weight->span;
     if (group && !isnan(group->lr_scale)) lr = build_scale(b, lr, group->lr_scale);
     if (clip) g = build_binary(b, OP_MUL, g, clip);
@@ -203,7 +218,9 @@ Graph *step_update(Stepper *st) {
     Builder b = step_builder(graph);
     for (int i = 0; i < st->running.n; i++) {
         Tensor *result = step_tensor(st, st->running.at[i].name, CLASS_RESULT, DT_F32, (Shape){0});
-        step_output(graph, result, step_input(&b, st->running.at[i].sum), false);
+        bool made = !st->is_stage || st->has_loss;
+        Node *sum = made ? step_input(&b, st->running.at[i].sum) : build_const(&b, DT_F32, 0);
+        step_output(graph, result, over_stages(st, &b, sum), false);
     }
     Node *norm = gradient_norm(st, &b);
     step_output(graph, step_tensor(st, step_name(st, "grad_norm"), CLASS_RESULT, DT_F32, (Shape){0}), norm, false);

@@ -204,7 +204,7 @@ const Array *eval_peer(const EvalContext *context, const Node *node, int64_t ran
 int64_t eval_offset(const EvalContext *context, const Node *node, const Dim *dim) {
     const AxisType *type = node->n_outs ? node->outs[0].type : node->type;
     int64_t offset = local_offset(context->mesh, type, dim, context->rank);
-    return dim->is_batch ? offset + context->micro * dim->size : offset;
+    return (dim->is_batch ? offset + context->micro * dim->size : offset) + dim->first;
 }
 
 /* ---- running ----------------------------------------------------------------------------------------------------- */

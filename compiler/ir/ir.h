@@ -37,6 +37,8 @@ struct Dim {
     bool is_repeated; /* a repeat runs over it: it stacks what each layer has of its own */
     bool is_flat;     /* rule 3's flat range of elements: */
     int stored_axis;  /* the axis that stores it in parts cuts it last, whatever its place in the mesh */
+    Dim *part_of;     /* a pipeline stage's layers: the whole of them, or NULL */
+    int64_t first;    /* of such a part: its first one's logical index */
     int id;        /* index in Graph.dims */
     Span span;
 };
@@ -128,9 +130,12 @@ typedef enum TensorClass {
     CLASS_SCALAR,   /* filled by the runtime: lr, step, seed, micro, targets (the count of targets in the step) ... */
     CLASS_RESULT,   /* read by the runtime: loss, grad_norm, logits */
     CLASS_CACHE,    /* keys and values while sampling */
+    CLASS_STAGE,    /* handed from one pipeline stage to another */
     CLASS_COUNT
 } TensorClass;
 extern const char *const tensor_class_name[CLASS_COUNT];
+
+enum { FLIGHTS_SAVED = -1 };
 
 /* A tensor that outlives one action. `input` nodes read it, graph outputs write it. */
 typedef struct Tensor {
@@ -145,6 +150,8 @@ typedef struct Tensor {
     bool frozen;
     bool is_gain;  /* one-dimensional: bias or norm weight */
     bool typed;    /* `type` has been decided */
+    bool is_copy;  /* of a weight whose home is another stage: no state of its own, not saved */
+    int flights;   /* of CLASS_STAGE: copies; FLIGHTS_SAVED: one for each micro-batch in flight; 0: one */
     Span span;
     struct Tensor *of; /* the weight whose moment or gradient this is; the tokens that `next` shifts */
     int id;

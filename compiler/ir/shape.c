@@ -11,7 +11,7 @@ const char *const dtype_name[DT_COUNT] = {
 
 const char *const tensor_class_name[CLASS_COUNT] = {
     [CLASS_WEIGHT] = "weight", [CLASS_MOMENT] = "moment", [CLASS_GRADIENT] = "gradient", [CLASS_DATA] = "data",
-    [CLASS_SCALAR] = "scalar", [CLASS_RESULT] = "result", [CLASS_CACHE] = "cache",
+    [CLASS_SCALAR] = "scalar", [CLASS_RESULT] = "result", [CLASS_CACHE] = "cache", [CLASS_STAGE] = "stage",
 };
 
 const char *const reduce_name[4] = {

@@ -35,7 +35,7 @@ static const char *shown(Verifier *v, DType dtype, const Shape *shape) {
 /* ---- shapes, types, attributes ----------------------------------------------------------------------------------- */
 
 static bool owns_dim(const Verifier *v, const Dim *dim) {
-    if (dim->is_flat) return graph_find_dim(v->graph, dim->name) == dim; /* shared by the graphs of a step */
+    if (dim->is_flat || dim->part_of) return graph_find_dim(v->graph, dim->name) == dim; /* shared by the graphs of a step */
     return dim->id >= 0 && dim->id < v->graph->dims.n && v->graph->dims.at[dim->id] == dim;
 }
 
@@ -250,7 +250,7 @@ static void check_dims(Verifier *v) {
     Map names = {0};
     for (int i = 0; i < graph->dims.n && v->ok; i++) {
         const Dim *dim = graph->dims.at[i];
-        if (dim->id != i && !dim->is_flat)
+        if (dim->id != i && !dim->is_flat && !dim->part_of)
             fault(v, NULL, "dimension %s has the number %d, not %d", dim->name, dim->id, i);
         else if (dim->size < 1)
             fault(v, NULL, "dimension %s has size %lld", dim->name, (long long)dim->size);

@@ -41,7 +41,7 @@ typedef struct BufferRef {
     int64_t scale, shift, modulus;
 } BufferRef;
 
-typedef enum KernelKind { KERNEL_LOOP, KERNEL_PRODUCT, KERNEL_ATTEND, KERNEL_ATTEND_GRAD, KERNEL_SCATTER, KERNEL_TOP_K, KERNEL_COLLECTIVE, KERNEL_REPEAT } KernelKind;
+typedef enum KernelKind { KERNEL_LOOP, KERNEL_PRODUCT, KERNEL_ATTEND, KERNEL_ATTEND_GRAD, KERNEL_SCATTER, KERNEL_TOP_K, KERNEL_COLLECTIVE, KERNEL_TRANSFER, KERNEL_REPEAT } KernelKind;
 
 typedef VEC(Kernel *) KernelList;
 
@@ -56,6 +56,18 @@ typedef struct Collective {
     const char *why;   /* "x is partial(sum), its use needs replicated" */
     const char *where; /* "train.plan:41: all_reduce over data" */
 } Collective;
+
+/* From one stage of a pipeline to another, between ranks that differ on one axis alone. A send is posted and goes on; a
+ * channel holds one message, so what is sent may be overwritten after a wait. */
+typedef enum HandoverKind { HANDOVER_SEND, HANDOVER_RECV, HANDOVER_WAIT } HandoverKind;
+
+typedef struct Handover {
+    HandoverKind kind;
+    int axis, peer; /* the other's coordinate on the axis */
+    int channel;
+    int64_t bytes;
+    const char *where; /* "train.plan:41: send to stage 1" */
+} Handover;
 
 struct Kernel {
     KernelKind kind;
@@ -74,11 +86,13 @@ struct Kernel {
     Scatter *scatter;          /* KERNEL_SCATTER: out, index, rows */
     TopK *top_k;               /* KERNEL_TOP_K: p, chosen, slot, source */
     Collective *collective;    /* KERNEL_COLLECTIVE: in, out */
+    Handover *handover;        /* KERNEL_TRANSFER: what is sent or received; a wait has none */
     /* KERNEL_REPEAT */
     Dim *dim;
     int64_t count;
     bool descending;
     Buffer *index; /* i32: the layer index, written before each round */
+    int64_t index_first; /* that of the part's first layer */
     KernelList body;
     VEC(Buffer *) through; /* buffers of outside that the body uses: they live as long as the repeat */
     int first, last; /* positions in the timeline */

@@ -104,6 +104,7 @@ static LoopValue logical_index(Emit *e, const Node *node, Dim *dim) {
     LoopValue index = axis < 0 ? loop_const_i(&e->b, 0) : loop_index(&e->b, axis);
     const Mesh *mesh = e->l->graph->mesh;
     int64_t part = dim->size;
+    if (dim->first) index = loop_emit(&e->b, LOOP_IADD, index, loop_const_i(&e->b, (int32_t)dim->first), -1);
     for (int a = 0; mesh && a < mesh->n; a++) {
         if (node->type[a].kind != AXIS_SHARDED || !dim_is_cut_by(dim, node->type[a].dim)) continue;
         part /= mesh->axes[a].size;

@@ -150,6 +150,8 @@ static void place_outputs(Lowering *l, const UnitList *units, const ValueList *r
         Location to = place_row_major(l, node, (BufferRef){.buffer = lower_tensor(l, output->tensor)});
         bool give = old_value_is_done(l, units, reads, output->tensor, node);
         if (output->accumulate && read_elsewhere(units, reads, node)) give = false;
+        /* What is sent has one copy; what is saved has one for each micro-batch in flight. */
+        if (output->tensor->class == CLASS_STAGE && node->mark && value_of(node)->saved) give = false;
         want(l, copies, node, &to, output->accumulate, give);
     }
 }
@@ -313,6 +315,7 @@ void lower_repeat(Lowering *l, Node *node) {
     kernel->count = region->dim->size;
     kernel->descending = region->descending;
     kernel->index = index;
+    kernel->index_first = region->dim->first;
     KernelList *out = l->out;
     Kernel *home = l->home;
     l->out = &kernel->body;

@@ -49,7 +49,7 @@ Buffer *lower_buffer(Lowering *l, Name name, MemoryKind kind, DType dtype, int64
 static MemoryKind kind_of_class(TensorClass class) {
     static const MemoryKind kinds[CLASS_COUNT] = {
         [CLASS_WEIGHT] = MEM_WEIGHT, [CLASS_MOMENT] = MEM_MOMENT, [CLASS_GRADIENT] = MEM_GRADIENT, [CLASS_DATA] = MEM_DATA,
-        [CLASS_SCALAR] = MEM_SCALAR, [CLASS_RESULT] = MEM_SCALAR, [CLASS_CACHE] = MEM_CACHE};
+        [CLASS_SCALAR] = MEM_SCALAR, [CLASS_RESULT] = MEM_SCALAR, [CLASS_CACHE] = MEM_CACHE, [CLASS_STAGE] = MEM_ACTIVATION};
     return kinds[class];
 }
 
@@ -61,9 +61,10 @@ Buffer *lower_tensor(Lowering *l, Tensor *tensor) {
         bytes *= l->graph->mesh ? local_extent(l->graph->mesh, tensor->type, tensor->shape.dims[i]) : tensor->shape.dims[i]->size;
     buffer = lower_buffer(l, tensor->name, kind_of_class(tensor->class), tensor->dtype, bytes, tensor->span);
     buffer->tensor = tensor;
-    buffer->persistent = tensor->class != CLASS_CACHE; /* caches live while sampling alone */
+    buffer->persistent = tensor->class != CLASS_CACHE && tensor->class != CLASS_STAGE; /* caches live while sampling alone */
     buffer->home = NULL;
-    if (tensor->class == CLASS_DATA) buffer->flights = l->flights;
+    if (tensor->class == CLASS_DATA || tensor->flights == FLIGHTS_SAVED) buffer->flights = l->flights;
+    else if (tensor->flights > 0) buffer->flights = tensor->flights;
     map_put(l->arena, l->tensors, tensor->name, buffer);
     return buffer;
 }
@@ -95,7 +96,8 @@ Kernel *lower_kernel(Lowering *l, KernelKind kind, const char *what, Span span) 
     Kernel *kernel = NEW(l->arena, Kernel);
     kernel->kind = kind;
     kernel->span = span;
-    kernel->name = intern(l->graph->session->names, arena_printf(l->arena, "%s.%s.%d", l->entry->name, what, l->names++));
+    const char *role = l->program->role ? arena_printf(l->arena, "r%d.", l->program->role) : "";
+    kernel->name = intern(l->graph->session->names, arena_printf(l->arena, "%s%s.%s.%d", role, l->entry->name, what, l->names++));
     kernel->first = kernel->last = (*l->position)++;
     vec_push(l->arena, l->out, kernel);
     return kernel;

@@ -70,16 +70,62 @@ static void split_reductions(Graph *graph, Region *region) {
     region->nodes = nodes;
 }
 
-static void lower_entry(Lowering *l, const char *name, Graph *graph, bool backward) {
+/* ---- transfers between stages ------------------------------------------------------------------------------------- */
+
+static void lower_handover(Lowering *l, const Transfer *t, int axis, HandoverKind kind) {
+    static const char *const words[] = {"send to", "receive from", "wait for"};
+    Kernel *kernel = lower_kernel(l, KERNEL_TRANSFER, kind == HANDOVER_SEND ? "send" : kind == HANDOVER_RECV ? "recv" : "wait", t->span);
+    Handover *h = kernel->handover = NEW(l->arena, Handover);
+    Buffer *buffer = lower_tensor(l, t->tensor);
+    *h = (Handover){.kind = kind, .axis = axis, .peer = t->peer, .channel = t->channel, .bytes = buffer->bytes};
+    h->where = arena_printf(l->arena, "%s: %s stage %d", session_where(l->program->session, t->span), words[kind], t->peer);
+    if (kind != HANDOVER_WAIT) kernel_add_ref(l, kernel, (BufferRef){.buffer = buffer});
+}
+
+static bool transfers(const Step *step, const Transfer *t, TransferWhen when, int chunk) {
+    bool once = when == TRANSFER_GRADIENT || when == TRANSFER_WEIGHT;
+    return step->n_stages && t->when == when && (once || t->chunk == chunk);
+}
+
+static void lower_handovers(Lowering *l, const Step *step, TransferWhen when, int chunk, HandoverKind kind) {
+    for (int i = 0; i < step->transfers.n; i++) {
+        const Transfer *t = &step->transfers.at[i];
+        if (transfers(step, t, when, chunk) && t->sends == (kind != HANDOVER_RECV)) lower_handover(l, t, step->stage_axis, kind);
+    }
+}
+
+/* ---- entries --------------------------------------------------------------------------------------------------------- */
+
+static Name entry_name(const Lowering *l, const char *name, int chunk) {
+    return intern(l->program->session->names, chunk ? arena_printf(l->arena, "%s.%d", name, chunk) : name);
+}
+
+static Entry *open_entry(Lowering *l, const char *name, int chunk) {
+    Entry *entry = NEW(l->arena, Entry);
+    *entry = (Entry){.name = entry_name(l, name, chunk), .first = *l->position};
+    l->entry = entry;
+    l->out = &entry->body;
+    return entry;
+}
+
+static void close_entry(Lowering *l, Entry *entry) {
+    entry->last = (*l->position)++;
+    if (entry->body.n) vec_push(l->arena, &l->program->entries, *entry);
+}
+
+static void lower_graph(Lowering *l, Graph *graph, bool backward) {
     if (!graph) return;
-    Entry entry = {.name = intern(graph->session->names, name), .first = *l->position};
     l->graph = graph;
     l->backward = backward;
-    l->entry = &entry;
-    l->out = &entry.body;
     lower_region(l, &graph->top, backward);
-    entry.last = (*l->position)++;
-    vec_push(l->arena, &l->program->entries, entry);
+}
+
+static void lower_entry(Lowering *l, const char *name, Graph *graph, bool backward) {
+    if (!graph) return;
+    Entry *entry = open_entry(l, name, 0);
+    lower_graph(l, graph, backward);
+    entry->last = (*l->position)++;
+    vec_push(l->arena, &l->program->entries, *entry);
 }
 
 static void clear_marks(Region *region) {
@@ -101,6 +147,82 @@ static void add_tensors(Lowering *l, Graph *graph) {
     }
 }
 
+/* What lives between the actions of a step, in whatever order they run. */
+static void keep_between(Lowering *l, int first, bool all) {
+    for (int i = 0; i < l->program->buffers.n; i++) {
+        Buffer *buffer = l->program->buffers.at[i];
+        bool handed = buffer->tensor && buffer->tensor->class == CLASS_STAGE;
+        bool between = buffer->flights > 1 || handed || (all && buffer->kind == MEM_ACTIVATION);
+        if (buffer->persistent || !between || buffer->last < first) continue;
+        lower_touch(l, buffer, first);
+        lower_touch(l, buffer, *l->position - 1);
+    }
+}
+
+/* One chunk of a stage: its passes, and what it hands over. */
+static void lower_chunk(Lowering *l, const Step *step, const Schedule *schedule, int role, int chunk) {
+    static const struct {
+        TransferWhen when;
+        const char *receive, *pass, *send;
+    } halves[] = {{TRANSFER_F, "RECV_F", "F", "SEND_F"}, {TRANSFER_B, "RECV_B", "B", "SEND_B"}};
+    Graph *body = step->bodies[chunk];
+    l->flights = schedule_in_flight(schedule, role, chunk);
+    if (l->flights < 1) l->flights = 1;
+    mark_saved(l, body);
+    for (int half = 0; half < 2; half++) {
+        l->graph = body;
+        Entry *entry = open_entry(l, halves[half].receive, chunk);
+        lower_handovers(l, step, halves[half].when, chunk, HANDOVER_RECV);
+        close_entry(l, entry);
+        entry = open_entry(l, halves[half].pass, chunk);
+        lower_handovers(l, step, halves[half].when, chunk, HANDOVER_WAIT);
+        lower_graph(l, body, half == 1);
+        entry->last = (*l->position)++;
+        vec_push(l->arena, &l->program->entries, *entry);
+        entry = open_entry(l, halves[half].send, chunk);
+        lower_handovers(l, step, halves[half].when, chunk, HANDOVER_SEND);
+        close_entry(l, entry);
+    }
+}
+
+/* Gradients go to their homes, the norm is joined, weights are updated and copies of them handed out. */
+static void lower_stage_update(Lowering *l, const Step *step) {
+    l->graph = step->update;
+    Entry *entry = open_entry(l, "update", 0);
+    for (int chunk = 0; chunk < step->n_chunks; chunk++) {
+        lower_handovers(l, step, TRANSFER_F, chunk, HANDOVER_WAIT);
+        lower_handovers(l, step, TRANSFER_B, chunk, HANDOVER_WAIT);
+    }
+    lower_handovers(l, step, TRANSFER_GRADIENT, 0, HANDOVER_SEND);
+    lower_handovers(l, step, TRANSFER_GRADIENT, 0, HANDOVER_RECV);
+    lower_graph(l, step->update, false);
+    lower_handovers(l, step, TRANSFER_WEIGHT, 0, HANDOVER_SEND);
+    lower_handovers(l, step, TRANSFER_WEIGHT, 0, HANDOVER_RECV);
+    close_entry(l, entry);
+}
+
+static void lower_stage_eval(Lowering *l, const Step *step) {
+    l->flights = 1;
+    l->graph = step->evals[0];
+    int first = *l->position;
+    Entry *entry = open_entry(l, "eval", 0);
+    for (int chunk = 0; chunk < step->n_chunks; chunk++) lower_handovers(l, step, TRANSFER_EVAL, chunk, HANDOVER_WAIT);
+    for (int chunk = 0; chunk < step->n_chunks; chunk++) {
+        l->graph = step->evals[chunk];
+        lower_handovers(l, step, TRANSFER_EVAL, chunk, HANDOVER_RECV);
+        lower_graph(l, step->evals[chunk], false);
+        lower_handovers(l, step, TRANSFER_EVAL, chunk, HANDOVER_SEND);
+    }
+    entry->last = (*l->position)++;
+    vec_push(l->arena, &l->program->entries, *entry);
+    keep_between(l, first, false);
+}
+
+static void prepare_graph(Lowering *l, Graph *graph) {
+    if (graph) split_reductions(graph, &graph->top);
+    add_tensors(l, graph);
+}
+
 RoleProgram *schedule_to_kernels(const Step *step, const Mesh *mesh, const Schedule *schedule, int role) {
     Arena *arena = step->session->arena;
     RoleProgram *program = NEW(arena, RoleProgram);
@@ -108,31 +230,36 @@ RoleProgram *schedule_to_kernels(const Step *step, const Mesh *mesh, const Sched
                              .scratch_bytes = PRODUCT_SCRATCH_BYTES};
     int position = 0;
     Map tensors = {0};
-    Lowering l = {.arena = arena, .program = program, .mesh = mesh, .position = &position, .tensors = &tensors,
-                  .flights = schedule_in_flight(schedule, role, 0)};
-    if (l.flights < 1) l.flights = 1;
+    Lowering l = {.arena = arena, .program = program, .mesh = mesh, .position = &position, .tensors = &tensors, .flights = 1};
+    for (int chunk = 0; chunk < schedule->n_chunks; chunk++) {
+        int flights = schedule_in_flight(schedule, role, chunk);
+        if (flights > l.flights) l.flights = flights;
+    }
     Graph *graphs[] = {step->init, step->begin, step->count, step->total, step->body, step->update, step->eval, step->decode};
-    for (size_t i = 0; i < sizeof graphs / sizeof *graphs; i++) {
-        if (graphs[i]) split_reductions(graphs[i], &graphs[i]->top);
-        add_tensors(&l, graphs[i]);
+    for (size_t i = 0; i < sizeof graphs / sizeof *graphs; i++) prepare_graph(&l, graphs[i]);
+    for (int chunk = 0; chunk < step->n_chunks; chunk++) {
+        prepare_graph(&l, step->bodies[chunk]);
+        prepare_graph(&l, step->evals[chunk]);
     }
     lower_entry(&l, "init", step->init, false);
     lower_entry(&l, "begin", step->begin, false);
     lower_entry(&l, "count", step->count, false);
     lower_entry(&l, "total", step->total, false);
     int first = position;
-    mark_saved(&l, step->body);
-    lower_entry(&l, "F", step->body, false);
-    lower_entry(&l, "B", step->body, true);
-    if (l.flights > 1)
-        for (int i = 0; i < program->buffers.n; i++) {
-            Buffer *buffer = program->buffers.at[i];
-            if (buffer->flights == 1 || buffer->persistent) continue;
-            lower_touch(&l, buffer, first);
-            lower_touch(&l, buffer, position - 1);
-        }
-    lower_entry(&l, "update", step->update, false);
-    lower_entry(&l, "eval", step->eval, false);
+    if (step->body) {
+        mark_saved(&l, step->body);
+        lower_entry(&l, "F", step->body, false);
+        lower_entry(&l, "B", step->body, true);
+    }
+    for (int chunk = 0; chunk < step->n_chunks; chunk++) lower_chunk(&l, step, schedule, role, chunk);
+    keep_between(&l, first, step->n_chunks > 1);
+    if (step->n_stages) {
+        lower_stage_update(&l, step);
+        lower_stage_eval(&l, step);
+    } else {
+        lower_entry(&l, "update", step->update, false);
+        lower_entry(&l, "eval", step->eval, false);
+    }
     int sampling = position;
     lower_entry(&l, "decode", step->decode, false);
     for (int i = 0; i < program->buffers.n; i++) { /* from token to token */

@@ -253,7 +253,18 @@ static void refuse_way(const Choices *c, const Node *node, int axis) {
     diag_help(d, "`using gather` cuts the sequence for any number of heads");
 }
 
+/* A sum over the stages of a pipeline: each of them has a scalar of its own, whole on all other axes. */
+static void choose_sum(Choices *c, Node *node, int axis) {
+    choice_of(c, node)->need[axis] = replicated;
+    if (!axis_type_equal(node->in[0]->type[axis], replicated)) vec_push(c->arena, &c->made, (Made){node->in[0], axis, replicated});
+    node->type[axis] = replicated;
+}
+
 static void choose_axis(Choices *c, Node *node, int axis) {
+    if (op_info(node)->lower == LOWER_COLLECTIVE) {
+        choose_sum(c, node, axis);
+        return;
+    }
     if (op_info(node)->lower == LOWER_VIEW) {
         choose_view(c, node, axis);
         return;

@@ -3,7 +3,8 @@
  *     schedule one_f_one_b roles 1 chunks 1 micros 2
  *     role 0: BEGIN 0F0 0B0 0F1 0B1 OPT
  *
- * An action of a micro-batch is written chunk, kind, micro-batch, as PyTorch's pipelining writes its tables. */
+ * An action of a micro-batch is written chunk, kind, micro-batch, as PyTorch's pipelining writes its tables. A send that
+ * waits until it is received has a `!` behind it. */
 #include "schedule/schedule.h"
 
 #include <ctype.h>
@@ -14,6 +15,13 @@ static const char *const action_text[] = {
 #undef ACTION
 };
 
+static bool action_sends(const Action *a) { return a->kind == ACTION_SEND_F || a->kind == ACTION_SEND_B; }
+
+void action_print(const Action *action, Text *out) {
+    if (action->micro < 0) text_puts(out, action_text[action->kind]);
+    else text_printf(out, "%d%s%d%s", action->chunk, action_text[action->kind], action->micro, action_sends(action) && !action->stream ? "!" : "");
+}
+
 void schedule_print(const Schedule *schedule, Text *out) {
     text_printf(out, "schedule %s roles %d chunks %d micros %d\n", schedule->name, schedule->n_roles, schedule->n_chunks,
                 schedule->n_micro);
@@ -21,8 +29,8 @@ void schedule_print(const Schedule *schedule, Text *out) {
         text_printf(out, "role %d:", r);
         for (int i = 0; i < schedule->roles[r].actions.n; i++) {
             const Action *action = &schedule->roles[r].actions.at[i];
-            if (action->micro < 0) text_printf(out, " %s", action_text[action->kind]);
-            else text_printf(out, " %d%s%d", action->chunk, action_text[action->kind], action->micro);
+            text_puts(out, " ");
+            action_print(action, out);
         }
         text_puts(out, "\n");
     }
@@ -77,7 +85,9 @@ static bool read_action(Reader *r, const char *word, size_t n, Action *action) {
     for (int k = 0; k < ACTION_COUNT_; k++)
         if (word_is(kind, kind_length, action_text[k])) {
             action->kind = (ActionKind)k;
-            if (at == end && has_chunk == (action->micro >= 0)) return true;
+            bool waits = at + 1 == end && *at == '!' && action_sends(action);
+            action->stream = action_sends(action) && !waits;
+            if (at + waits == end && has_chunk == (action->micro >= 0)) return true;
         }
     Diag *d = diag_error(r->session, "P0701", reader_span(r, word, end), "`%.*s` is not an action", (int)n, word);
     diag_help(d, "an action is written like `0F3`: chunk, kind, micro-batch; or `OPT`, once a step");
@@ -198,7 +208,7 @@ static bool verify_role(const Schedule *schedule, int role, Span span) {
 bool schedule_verify(const Schedule *schedule, Span span) {
     bool good = true;
     for (int r = 0; r < schedule->n_roles; r++) good = verify_role(schedule, r, span) && good;
-    return good;
+    return good && schedule_progress(schedule, span);
 }
 
 int schedule_in_flight(const Schedule *schedule, int role, int chunk) {

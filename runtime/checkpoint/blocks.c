@@ -5,6 +5,7 @@
 
 bool prt_block_first(const PrtProgram *program, const PrtTensor *tensor, const int *coords) {
     for (int a = 0; a < program->n_axes; a++) {
+        if (program->n_roles > 1 && a == program->role_axis) continue; /* another role has no copy that it saves */
         if (tensor->axes[a] < 0 && a != tensor->flat_axis && coords[a] != 0) return false;
     }
     return true;
@@ -13,6 +14,9 @@ bool prt_block_first(const PrtProgram *program, const PrtTensor *tensor, const i
 int64_t prt_saved_extent(const PrtTensor *tensor, int dim) { return tensor->shape[dim] - tensor->padding[dim]; }
 
 static int64_t inside(int64_t left, int64_t part) { return left < 0 ? 0 : left < part ? left : part; }
+
+/* The size of a dimension in the role's part of the tensor. */
+static int64_t held(const PrtTensor *tensor, int d) { return d == 0 && tensor->part_count ? tensor->part_count : tensor->shape[d]; }
 
 /* Runs of the block that the axes leave, local indices in row-major order. */
 static bool block_runs(const PrtProgram *program, const PrtTensor *tensor, const int *coords, PrtRun1 *each,
@@ -33,8 +37,8 @@ static bool block_runs(const PrtProgram *program, const PrtTensor *tensor, const
     for (int d = n - 1; d >= 0; d--) {
         stride[d] = step;
         step *= prt_saved_extent(tensor, d);
-        part[d] = tensor->shape[d] / blocks[d];
-        start[d] = block[d] * part[d];
+        part[d] = held(tensor, d) / blocks[d];
+        start[d] = block[d] * part[d] + (d == 0 ? tensor->part_first : 0);
         if (part[d] == 0) return true;
     }
     int split = n; /* dimensions from here on form one run */
@@ -86,7 +90,7 @@ bool prt_block_runs(const PrtProgram *program, const PrtTensor *tensor, const in
                     void *context) {
     if (tensor->flat_axis < 0) return block_runs(program, tensor, coords, each, context);
     int64_t elements = 1;
-    for (int d = 0; d < tensor->n_dims; d++) elements *= tensor->shape[d];
+    for (int d = 0; d < tensor->n_dims; d++) elements *= held(tensor, d);
     for (int a = 0; a < program->n_axes; a++)
         if (tensor->axes[a] >= 0) elements /= program->mesh[a].size;
     Part part = {.block = elements / tensor->flat_blocks, .part = tensor->flat_part, .each = each, .context = context};

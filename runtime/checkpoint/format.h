@@ -31,6 +31,8 @@ PrtFileKind prt_file_of(const PrtTensor *tensor);
 
 /* The header of a file that holds all tensors of `kind`, and their places; NULL when out of memory. */
 char *prt_table_write(const PrtRole *role, PrtFileKind kind, PrtTable *table);
+/* The same for the tensors of all roles, each name once. */
+char *prt_table_write_all(const PrtProgram *program, PrtFileKind kind, PrtTable *table);
 /* Reads and checks a header; false with a reason that names the file. */
 bool prt_table_read(const char *path, int fd, PrtTable *table, char *why, size_t size);
 const PrtEntry *prt_table_find(const PrtTable *table, const char *name); /* NULL: not there */

@@ -53,6 +53,13 @@ static void check_entry(Loader *l, const PrtTensor *tensor, const PrtEntry *entr
     }
 }
 
+static bool has_tensor(const PrtProgram *program, const char *name) {
+    for (int r = 0; r < program->n_roles; r++)
+        for (int k = 0; k < program->roles[r].n_tensors; k++)
+            if (!strcmp(program->roles[r].tensors[k].name, name)) return true;
+    return false;
+}
+
 static void load_file(Loader *l, PrtFileKind kind) {
     PrtRank *rank = l->rank;
     const PrtRole *role = &rank->program->roles[rank->role];
@@ -64,7 +71,7 @@ static void load_file(Loader *l, PrtFileKind kind) {
     int expected = 0;
     for (int i = 0; i < role->n_tensors; i++) {
         const PrtTensor *tensor = &role->tensors[i];
-        if (prt_file_of(tensor) != kind) continue;
+        if (prt_file_of(tensor) != kind && !(tensor->copied && kind == PRT_FILE_MODEL)) continue;
         const PrtEntry *entry = prt_table_find(&table, tensor->name);
         check_entry(l, tensor, entry);
         expected++;
@@ -77,9 +84,7 @@ static void load_file(Loader *l, PrtFileKind kind) {
         }
     }
     for (int i = 0; expected < table.n && i < table.n; i++) {
-        int k = 0;
-        while (k < role->n_tensors && strcmp(role->tensors[k].name, table.entries[i].name)) k++;
-        if (k == role->n_tensors)
+        if (!has_tensor(rank->program, table.entries[i].name))
             prt_fail(rank, "`%s` has a tensor `%s` that the program does not have", l->path, table.entries[i].name);
     }
     prt_table_free(&table);

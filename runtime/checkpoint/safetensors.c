@@ -77,6 +77,24 @@ char *prt_table_write(const PrtRole *role, PrtFileKind kind, PrtTable *table) {
     return header;
 }
 
+char *prt_table_write_all(const PrtProgram *program, PrtFileKind kind, PrtTable *table) {
+    if (program->n_roles == 1) return prt_table_write(&program->roles[0], kind, table);
+    PrtRole all = {0};
+    int most = 0;
+    for (int r = 0; r < program->n_roles; r++) most += program->roles[r].n_tensors;
+    all.tensors = calloc((size_t)most + 1, sizeof *all.tensors);
+    for (int r = 0; all.tensors && r < program->n_roles; r++)
+        for (int i = 0; i < program->roles[r].n_tensors; i++) {
+            const PrtTensor *tensor = &program->roles[r].tensors[i];
+            int k = 0;
+            while (k < all.n_tensors && strcmp(all.tensors[k].name, tensor->name)) k++;
+            if (k == all.n_tensors && prt_file_of(tensor) == kind) all.tensors[all.n_tensors++] = *tensor;
+        }
+    char *header = all.tensors ? prt_table_write(&all, kind, table) : NULL;
+    free(all.tensors);
+    return header;
+}
+
 static int compare_entries(const void *a, const void *b) {
     const PrtEntry *x = a, *y = b;
     if (x->begin != y->begin) return x->begin < y->begin ? -1 : 1;

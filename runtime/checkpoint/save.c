@@ -293,7 +293,7 @@ void prt_checkpoint_save(PrtRank *rank, const char *path, const PrtState *state,
     snprintf(s.final, sizeof s.final, "%.3000s/step-%08lld", path, (long long)state->step);
     for (int kind = 0; kind < PRT_FILE_KINDS; kind++) {
         headers[kind] =
-            prt_need(rank, prt_table_write(&rank->program->roles[rank->role], (PrtFileKind)kind, &s.tables[kind]));
+            prt_need(rank, prt_table_write_all(rank->program, (PrtFileKind)kind, &s.tables[kind]));
     }
     check_finite(&s);
     agree(&s, rank->number == 0 ? make_files(&s, headers) : 0);
@@ -314,7 +314,7 @@ int64_t prt_checkpoint_bytes(const PrtProgram *program) {
     int64_t bytes = 0;
     for (int kind = 0; kind < PRT_FILE_KINDS; kind++) {
         PrtTable table;
-        char *header = prt_table_write(&program->roles[0], (PrtFileKind)kind, &table);
+        char *header = prt_table_write_all(program, (PrtFileKind)kind, &table);
         if (!header) return 0;
         bytes += table.file_bytes;
         prt_table_free(&table);

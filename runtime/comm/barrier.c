@@ -61,29 +61,34 @@ static void overdue(PrtRank *rank, const PrtGroup *group, unsigned long long pha
              (unsigned long long)rank->sequence[group->slot], missing);
 }
 
-static void wait_for_others(PrtRank *rank, const PrtGroup *group, PrtBarrier *barrier, unsigned generation,
-                            unsigned long long phase, const char *where) {
+/* Until the word is no longer `value`; false when the job's patience is over. */
+bool prt_wait_change(PrtRank *rank, atomic_uint *word, atomic_uint *waiting, unsigned value) {
     PrtJob *job = rank->job;
     for (int i = 0; i < job->spin; i++) {
-        if (atomic_load_explicit(&barrier->generation, memory_order_acquire) != generation) return;
+        if (atomic_load_explicit(word, memory_order_acquire) != value) return true;
         pause_core();
     }
     for (int i = 0; i < 64; i++) {
-        if (atomic_load_explicit(&barrier->generation, memory_order_acquire) != generation) return;
+        if (atomic_load_explicit(word, memory_order_acquire) != value) return true;
         if (atomic_load(&job->abort)) prt_leave(rank, PRT_EXIT_ABORTED);
         sched_yield();
     }
     double start = prt_now();
-    atomic_fetch_add(&barrier->waiting, 1);
-    while (atomic_load(&barrier->generation) == generation) {
-        if (atomic_load(&job->abort)) {
-            atomic_fetch_sub(&barrier->waiting, 1);
-            prt_leave(rank, PRT_EXIT_ABORTED);
-        }
-        if (prt_now() - start > job->timeout) overdue(rank, group, phase, where);
-        futex_sleep(&barrier->generation, generation, 20 * 1000 * 1000);
+    atomic_fetch_add(waiting, 1);
+    while (atomic_load(word) == value) {
+        bool late = prt_now() - start > job->timeout;
+        if (atomic_load(&job->abort) || late) atomic_fetch_sub(waiting, 1);
+        if (atomic_load(&job->abort)) prt_leave(rank, PRT_EXIT_ABORTED);
+        if (late) return false;
+        futex_sleep(word, value, 20 * 1000 * 1000);
     }
-    atomic_fetch_sub(&barrier->waiting, 1);
+    atomic_fetch_sub(waiting, 1);
+    return true;
+}
+
+void prt_change(atomic_uint *word, atomic_uint *waiting, unsigned value) {
+    atomic_store(word, value);
+    if (atomic_load(waiting)) futex_wake(word);
 }
 
 void prt_barrier(PrtRank *rank, int axis, const char *where) {
@@ -98,10 +103,9 @@ void prt_barrier(PrtRank *rank, int axis, const char *where) {
     unsigned long long phase = atomic_fetch_add(&slot->phase, 1) + 1;
     if (atomic_fetch_add(&barrier->arrived, 1) + 1 == (unsigned)group.size) {
         atomic_store(&barrier->arrived, 0);
-        atomic_store(&barrier->generation, generation + 1);
-        if (atomic_load(&barrier->waiting)) futex_wake(&barrier->generation);
+        prt_change(&barrier->generation, &barrier->waiting, generation + 1);
     } else {
-        wait_for_others(rank, &group, barrier, generation, phase, where);
+        if (!prt_wait_change(rank, &barrier->generation, &barrier->waiting, generation)) overdue(rank, &group, phase, where);
     }
     atomic_store(&status->where, outer);
 }

@@ -23,6 +23,10 @@ typedef struct PrtGroup {
     int size, me;
 } PrtGroup;
 
+/* Waits until `*word` is no longer `value`: true; false after the job's timeout. Sets it and wakes who waits. */
+bool prt_wait_change(PrtRank *rank, atomic_uint *word, atomic_uint *waiting, unsigned value);
+void prt_change(atomic_uint *word, atomic_uint *waiting, unsigned value);
+
 PrtGroup prt_group(const PrtRank *rank, int axis);
 /* Returns when all ranks of the group have called it. `where` is for messages. */
 void prt_barrier(PrtRank *rank, int axis, const char *where);

@@ -39,6 +39,14 @@ typedef struct PrtStatus {
     int64_t shown[2]; /* see prt_show */
 } PrtStatus;
 
+/* From one rank to another: holds one message, which the receiver copies from where the sender made it. */
+typedef struct PrtChannel {
+    _Alignas(64) atomic_uint posted; /* futex word: 1 from the post until it is taken */
+    atomic_uint waiting;
+    const void *data;
+    int64_t bytes;
+} PrtChannel;
+
 struct PrtJob {
     int n_ranks, n_axes;
     double timeout;   /* seconds that a rank waits for others before it calls them lost */
@@ -55,6 +63,7 @@ struct PrtJob {
     PrtStatus *status;         /* [n_ranks] */
     PrtBarrier *barriers;      /* [n_axes + 1][n_ranks]: that of a group is its first rank's */
     PrtSlot *slots;            /* [n_axes + 1][n_ranks] */
+    PrtChannel *channels;      /* [n_channels][n_ranks]: by the sender's number; NULL: none */
 };
 
 /* Bytes of the control block for this many ranks and axes, and its set-up in zeroed memory. */

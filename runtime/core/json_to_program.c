@@ -251,7 +251,7 @@ static void read_sets(Reader *r, const PrtJson *item, PrtInput *input) {
     memmove(input->shape, input->shape + 1, sizeof *input->shape * (size_t)--input->n_dims);
 }
 
-static void read_input(Reader *r, const PrtJson *item, PrtInput *input) {
+static void read_input(Reader *r, const PrtJson *item, PrtInput *input, int64_t arena_bytes) {
     static const char *const kinds[] = {"tokens", "next", "mask", "column"};
     PrtProgram *p = r->program;
     input->name = text(r, item, "name");
@@ -282,25 +282,23 @@ static void read_input(Reader *r, const PrtJson *item, PrtInput *input) {
     input->decode_offset = number_or(r, item, "decode_offset", 0, ROOM, input->offset);
     input->limit = number_or(r, item, "limit", 0, INT32_MAX, 0);
     if (input->kind == PRT_INPUT_COLUMN) input->column = text_or(r, item, "column", input->name);
-    for (int i = 0; i < p->n_roles; i++) {
-        int64_t end = input->offset + (input->slots - 1) * input->slot_bytes + bytes;
-        if (end > p->roles[i].arena_bytes) complain(r, "`%soffset` lies outside of the arena", r->at);
-    }
+    int64_t end = input->offset + (input->slots - 1) * input->slot_bytes + bytes;
+    if (end > arena_bytes) complain(r, "`%soffset` lies outside of the arena", r->at);
 }
 
-static void read_inputs(Reader *r, const PrtJson *root) {
-    PrtProgram *p = r->program;
-    const PrtJson *items = list(r, root, "inputs", true), *item;
-    p->inputs = take(r, prt_json_size(items), sizeof *p->inputs);
+static PrtInput *read_inputs(Reader *r, const PrtJson *object, int *n, int64_t arena_bytes) {
+    const PrtJson *items = list(r, object, "inputs", true), *item;
+    PrtInput *inputs = take(r, prt_json_size(items), sizeof *inputs);
     PRT_JSON_EACH(item, items) {
-        if (r->failed) return;
-        stand(r, "inputs[%d].", p->n_inputs);
-        read_input(r, item, &p->inputs[p->n_inputs++]);
+        if (r->failed) return inputs;
+        stand(r, "inputs[%d].", *n);
+        read_input(r, item, &inputs[(*n)++], arena_bytes);
     }
     stand(r, "%s", "");
+    return inputs;
 }
 
-static PrtScalar *read_scalars(Reader *r, const PrtJson *root, const char *name, int *n) {
+static PrtScalar *read_scalars(Reader *r, const PrtJson *root, const char *name, int *n, int64_t arena_bytes) {
     const PrtJson *items = list(r, root, name, false), *item;
     PrtScalar *scalars = take(r, prt_json_size(items), sizeof *scalars);
     *n = 0;
@@ -321,10 +319,8 @@ static PrtScalar *read_scalars(Reader *r, const PrtJson *root, const char *name,
             int n_dims = read_shape(r, item, shape);
             for (int i = 0; i < n_dims; i++) scalar->elements *= shape[i];
         }
-        for (int i = 0; i < r->program->n_roles; i++) {
-            int64_t end = scalar->offset + scalar->elements * prt_dtype_bytes(scalar->dtype);
-            if (end > r->program->roles[i].arena_bytes) complain(r, "`%soffset` lies outside of the arena", r->at);
-        }
+        int64_t end = scalar->offset + scalar->elements * prt_dtype_bytes(scalar->dtype);
+        if (end > arena_bytes) complain(r, "`%soffset` lies outside of the arena", r->at);
     }
     stand(r, "%s", "");
     return scalars;
@@ -368,6 +364,12 @@ static void read_tensor(Reader *r, const PrtJson *item, const PrtRole *role, Prt
     for (int a = 0; a < PRT_MAX_AXES; a++) tensor->axes[a] = -1;
     int64_t part[PRT_MAX_DIMS];
     memcpy(part, tensor->shape, sizeof part);
+    const PrtJson *layers = field(item, "part");
+    if (layers && tensor->n_dims) {
+        tensor->part_first = number(r, layers, "first", 0, tensor->shape[0] - 1);
+        tensor->part_count = number(r, layers, "count", 1, tensor->shape[0] - tensor->part_first);
+        part[0] = tensor->part_count;
+    }
     const PrtJson *axes = list(r, item, "axes", false), *axis;
     int n = 0;
     PRT_JSON_EACH(axis, axes) {
@@ -396,8 +398,9 @@ static void read_tensor(Reader *r, const PrtJson *item, const PrtRole *role, Prt
     if (tensor->offset + need > role->arena_bytes)
         complain(r, "`%s` (%s) lies outside of the arena", r->at, tensor->name);
     tensor->bytes = need;
-    const PrtJson *save = field(item, "save");
-    tensor->saved = save ? prt_json_is(save, PRT_JSON_BOOL) && save->truth
+    const PrtJson *save = field(item, "save"), *copy = field(item, "copy");
+    tensor->copied = copy && prt_json_is(copy, PRT_JSON_BOOL) && copy->truth;
+    tensor->saved = tensor->copied ? false : save ? prt_json_is(save, PRT_JSON_BOOL) && save->truth
                          : !strcmp(tensor->kind, "weight") || !strcmp(tensor->kind, "moment");
 }
 
@@ -438,7 +441,8 @@ static void read_actions(Reader *r, const PrtJson *object, PrtRole *role) {
         action->kind = text(r, item, "kind");
         action->chunk = (int)number_or(r, item, "chunk", -1, 1 << 20, 0);
         action->micro = (int)number_or(r, item, "micro", -1, r->program->micros - 1, -1);
-        action->entry = find_entry(r, entries, action->kind);
+        const PrtJson *named = prt_json_get(item, "entry"); /* null: nothing to do */
+        action->entry = !named ? find_entry(r, entries, action->kind) : prt_json_text(named) ? find_entry(r, entries, prt_json_text(named)) : -1;
         if (action->entry == -2) complain(r, "action %d, `%s`, has no entry", role->n_actions, action->kind);
         if (!strcmp(action->kind, "BEGIN")) role->begin = -1;
         role->n_actions++;
@@ -463,17 +467,26 @@ static void read_role(Reader *r, const PrtJson *object, int index, PrtRole *role
     }
     stand(r, "roles[%d].", index);
     if (!r->failed) read_actions(r, object, role);
+    role->own_lists = field(object, "inputs") != NULL;
+    if (r->failed || !role->own_lists) return;
+    role->inputs = read_inputs(r, object, &role->n_inputs, role->arena_bytes);
+    if (!r->failed) role->scalars = read_scalars(r, object, "scalars", &role->n_scalars, role->arena_bytes);
+    if (!r->failed) role->results = read_scalars(r, object, "results", &role->n_results, role->arena_bytes);
 }
 
 static void read_roles(Reader *r, const PrtJson *root) {
     PrtProgram *p = r->program;
     const PrtJson *roles = list(r, root, "roles", true), *item;
     p->roles = take(r, prt_json_size(roles), sizeof *p->roles);
-    if (prt_json_size(roles) != 1) complain(r, "the program has %d roles; this runtime runs one", prt_json_size(roles));
+    int n = prt_json_size(roles);
+    p->role_axis = (int)number_or(r, root, "role_axis", 0, p->n_axes - 1, -1);
+    p->n_channels = (int)number_or(r, root, "channels", 0, 1 << 20, 0);
+    if (n < 1 || (n > 1 && (p->role_axis < 0 || p->mesh[p->role_axis].size != n)))
+        complain(r, "the program has %d roles, and no mesh axis of that size is their axis", n);
     PRT_JSON_EACH(item, roles) {
         if (r->failed) return;
-        read_role(r, item, p->n_roles, &p->roles[p->n_roles]);
-        p->n_roles++;
+        p->n_roles++; /* before it is read in full: a failed one is freed too */
+        read_role(r, item, p->n_roles - 1, &p->roles[p->n_roles - 1]);
     }
     stand(r, "%s", "");
 }
@@ -556,11 +569,19 @@ static void read_all(Reader *r, const PrtJson *root) {
     p->split = real_or(r, root, "split", 0);
     if (!(p->split >= 0 && p->split < 1)) complain(r, "`split` is %g, not in [0, 1)", p->split);
     read_roles(r, root);
+    /* Of several roles each has its own lists; these say what there is. */
+    int64_t arena_bytes = r->failed || p->n_roles > 1 ? ROOM : p->roles[0].arena_bytes;
     if (!r->failed) p->data = read_datasets(r, root, "data", &p->n_data);
-    if (!r->failed) read_inputs(r, root);
-    if (!r->failed) p->scalars = read_scalars(r, root, "scalars", &p->n_scalars);
-    if (!r->failed) p->results = read_scalars(r, root, "results", &p->n_results);
+    if (!r->failed) p->inputs = read_inputs(r, root, &p->n_inputs, arena_bytes);
+    if (!r->failed) p->scalars = read_scalars(r, root, "scalars", &p->n_scalars, arena_bytes);
+    if (!r->failed) p->results = read_scalars(r, root, "results", &p->n_results, arena_bytes);
     if (!r->failed) p->validation = read_datasets(r, root, "validation", &p->n_validation);
+    for (int i = 0; i < p->n_roles && !r->failed; i++) {
+        PrtRole *role = &p->roles[i];
+        if (role->own_lists) continue;
+        role->inputs = p->inputs, role->scalars = p->scalars, role->results = p->results;
+        role->n_inputs = p->n_inputs, role->n_scalars = p->n_scalars, role->n_results = p->n_results;
+    }
     if (!r->failed && !prt_program_result(p, "loss")) complain(r, "`results` has no `loss`");
     if (p->n_validation > 1 || (p->n_data > 1 && p->n_validation > 0)) complain(r, "it has several evaluation sets; this runtime reads one");
     if (!r->failed) read_optimizer(r, root);

@@ -42,9 +42,14 @@ bool prt_run_map(PrtRun *run, char *why, size_t size) {
         run->job->spin = run->spin;
         run->job->timeout = run->options->timeout;
     }
+    if (ok && program->n_channels) {
+        size_t room = (size_t)program->n_channels * (size_t)program->n_ranks * sizeof(PrtChannel);
+        run->job->channels = mmap(NULL, room, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+        ok = run->job->channels != MAP_FAILED;
+    }
     for (int i = 0; ok && i < program->n_ranks; i++) {
         /* A single rank shares with nobody: private memory gets huge pages everywhere. */
-        run->arenas[i] = map_arena(program->roles[0].arena_bytes, program->n_ranks > 1);
+        run->arenas[i] = map_arena(program->roles[prt_program_role(program, i)].arena_bytes, program->n_ranks > 1);
         ok = run->arenas[i] != NULL;
     }
     if (!ok) {
@@ -56,8 +61,12 @@ bool prt_run_map(PrtRun *run, char *why, size_t size) {
 }
 
 int64_t prt_run_bytes(const PrtRun *run) {
-    const PrtRole *role = &run->program->roles[0];
-    return run->program->n_ranks * (role->arena_bytes + run->threads * role->scratch_bytes);
+    int64_t bytes = 0;
+    for (int i = 0; i < run->program->n_ranks; i++) {
+        const PrtRole *role = &run->program->roles[prt_program_role(run->program, i)];
+        bytes += role->arena_bytes + run->threads * role->scratch_bytes;
+    }
+    return bytes;
 }
 
 static int64_t number_in(const char *path, const char *key) {

@@ -33,7 +33,20 @@ static void free_scalars(PrtScalar *scalars, int n) {
     free(scalars);
 }
 
+static void free_inputs(PrtInput *inputs, int n) {
+    for (int i = 0; i < n; i++) {
+        drop(inputs[i].name);
+        drop(inputs[i].column);
+    }
+    free(inputs);
+}
+
 static void free_role(PrtRole *role) {
+    if (role->own_lists) {
+        free_inputs(role->inputs, role->n_inputs);
+        free_scalars(role->scalars, role->n_scalars);
+        free_scalars(role->results, role->n_results);
+    }
     for (int i = 0; i < role->n_memory; i++) drop(role->memory[i].kind);
     for (int i = 0; i < role->n_tensors; i++) {
         drop(role->tensors[i].name);
@@ -51,31 +64,42 @@ void prt_program_free(PrtProgram *p) {
     for (int i = 0; i < p->n_axes; i++) drop(p->mesh[i].name);
     free_datasets(p->data, p->n_data);
     free_datasets(p->validation, p->n_validation);
-    for (int i = 0; i < p->n_inputs; i++) {
-        drop(p->inputs[i].name);
-        drop(p->inputs[i].column);
-    }
-    free(p->inputs);
+    free_inputs(p->inputs, p->n_inputs);
     free_scalars(p->scalars, p->n_scalars);
     free_scalars(p->results, p->n_results);
-    /* read_roles counts a role before it is read in full, so a failed one is freed too */
-    for (int i = 0; i < (p->roles ? (p->n_roles ? p->n_roles : 1) : 0); i++) free_role(&p->roles[i]);
+    for (int i = 0; p->roles && i < p->n_roles; i++) free_role(&p->roles[i]);
     free(p->roles);
     free(p);
 }
 
-const PrtScalar *prt_program_scalar(const PrtProgram *program, const char *name) {
-    for (int i = 0; i < program->n_scalars; i++) {
-        if (!strcmp(program->scalars[i].name, name)) return &program->scalars[i];
+static const PrtScalar *find_scalar(const PrtScalar *scalars, int n, const char *name) {
+    for (int i = 0; i < n; i++) {
+        if (!strcmp(scalars[i].name, name)) return &scalars[i];
     }
     return NULL;
 }
 
+const PrtScalar *prt_program_scalar(const PrtProgram *program, const char *name) {
+    return find_scalar(program->scalars, program->n_scalars, name);
+}
+
 const PrtScalar *prt_program_result(const PrtProgram *program, const char *name) {
-    for (int i = 0; i < program->n_results; i++) {
-        if (!strcmp(program->results[i].name, name)) return &program->results[i];
-    }
-    return NULL;
+    return find_scalar(program->results, program->n_results, name);
+}
+
+const PrtScalar *prt_role_scalar(const PrtRole *role, const char *name) {
+    return find_scalar(role->scalars, role->n_scalars, name);
+}
+
+const PrtScalar *prt_role_result(const PrtRole *role, const char *name) {
+    return find_scalar(role->results, role->n_results, name);
+}
+
+int prt_program_role(const PrtProgram *program, int number) {
+    int coords[PRT_MAX_AXES];
+    if (program->role_axis < 0 || program->n_roles < 2) return 0;
+    prt_program_coords(program, number, coords);
+    return coords[program->role_axis];
 }
 
 bool prt_program_has_tokens(const PrtProgram *program) {

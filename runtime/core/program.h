@@ -68,8 +68,10 @@ typedef struct PrtTensor {
     int axes[PRT_MAX_AXES];      /* for each mesh axis the dimension that it cuts, or -1 */
     int flat_axis;               /* the axis that holds equal parts of the block's elements, or -1 */
     int64_t flat_blocks, flat_part; /* layers of a stack, each cut apart; elements of a part, the last ones padded */
+    int64_t part_first, part_count; /* of the first dimension: what the role holds; part_count 0: all */
     int64_t offset, bytes;       /* of this rank's block */
     bool saved;
+    bool copied; /* of another role's weight: loaded, but not saved */
 } PrtTensor;
 
 typedef struct PrtActionRow {
@@ -90,6 +92,10 @@ typedef struct PrtRole {
     int n_actions;
     PrtActionRow *actions;
     int init, begin, eval, decode; /* entries, or -1. begin: only when no action runs it */
+    int n_inputs, n_scalars, n_results; /* where they lie in this role's arena */
+    PrtInput *inputs;
+    PrtScalar *scalars, *results;
+    bool own_lists; /* else they are the program's */
 } PrtRole;
 
 typedef struct PrtRate {
@@ -123,6 +129,8 @@ struct PrtProgram {
     const char *from;      /* NULL, or weights to start from */
     int n_roles;
     PrtRole *roles;
+    int role_axis;  /* a rank's coordinate on it is its role; -1: one role */
+    int n_channels; /* of prt_handover */
 };
 
 /* NULL with a reason in `why` when the text is no program description of this version. */
@@ -130,6 +138,10 @@ PrtProgram *prt_program_parse(const char *json, PrtAction *const *entries, char 
 void prt_program_free(PrtProgram *program);
 const PrtScalar *prt_program_scalar(const PrtProgram *program, const char *name); /* NULL: not there */
 const PrtScalar *prt_program_result(const PrtProgram *program, const char *name);
+const PrtScalar *prt_role_scalar(const PrtRole *role, const char *name);
+const PrtScalar *prt_role_result(const PrtRole *role, const char *name);
+/* The role of rank `number`. */
+int prt_program_role(const PrtProgram *program, int number);
 /* The data is a stream of ids, cut in sequences; else it has samples. */
 bool prt_program_has_tokens(const PrtProgram *program);
 /* Rate of learning at `step`, from 1. */

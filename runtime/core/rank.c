@@ -10,6 +10,8 @@
 #include <string.h>
 #include <sys/mman.h>
 
+static const PrtRole *role_of(const PrtRank *rank) { return &rank->program->roles[rank->role]; }
+
 static void start_threads(PrtRank *rank, const PrtRun *run) {
     const int *cpus = NULL;
     int n_cpus = 0;
@@ -29,9 +31,10 @@ void prt_rank_open(PrtRank *rank, const PrtRun *run, int number) {
     for (int a = 0; a < program->n_axes; a++) rank->sizes[a] = program->mesh[a].size;
     prt_program_coords(program, number, rank->coords);
     rank->arena = run->arenas[number];
-    rank->arena_bytes = program->roles[0].arena_bytes;
+    rank->role = prt_program_role(program, number);
+    rank->arena_bytes = role_of(rank)->arena_bytes;
     rank->threads = run->threads;
-    rank->scratch_bytes = (program->roles[0].scratch_bytes + 63) / 64 * 64;
+    rank->scratch_bytes = (role_of(rank)->scratch_bytes + 63) / 64 * 64;
     if (rank->scratch_bytes > 0) {
         size_t bytes = (size_t)rank->scratch_bytes * (size_t)rank->threads;
         rank->scratch = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -63,17 +66,17 @@ static void write_at(PrtRank *rank, const PrtScalar *scalar, double value) {
 }
 
 void prt_scalar_write(PrtRank *rank, const char *name, double value) {
-    const PrtScalar *scalar = prt_program_scalar(rank->program, name);
+    const PrtScalar *scalar = prt_role_scalar(role_of(rank), name);
     if (scalar) write_at(rank, scalar, value);
 }
 
 void prt_result_write(PrtRank *rank, const char *name, double value) {
-    const PrtScalar *result = prt_program_result(rank->program, name);
+    const PrtScalar *result = prt_role_result(role_of(rank), name);
     if (result) write_at(rank, result, value);
 }
 
 double prt_result_read(const PrtRank *rank, const char *name) {
-    const PrtScalar *result = prt_program_result(rank->program, name);
+    const PrtScalar *result = prt_role_result(role_of(rank), name);
     if (!result) return NAN;
     const char *at = rank->arena + result->offset;
     float f32;
@@ -110,7 +113,7 @@ void prt_rank_start(PrtRun *run, PrtRank *rank) {
     prt_scalar_write(rank, "seed", (double)program->seed);
     /* A checkpoint replaces all that init makes, and fresh memory is zero: so sampling touches no moments. */
     bool needs_init = !run->loads || !(run->loads_moments || run->options->sample);
-    if (needs_init) prt_entry_run(rank, program->roles[0].init, "init", 0, 0);
+    if (needs_init) prt_entry_run(rank, role_of(rank)->init, "init", 0, 0);
     if (!run->loads) return;
     atomic_store(&rank->job->status[rank->number].doing, "loading a checkpoint");
     prt_checkpoint_load(rank, run->from, run->loads_moments);

@@ -30,13 +30,13 @@ typedef struct Trainer {
 /* ---- inputs ---- */
 
 static void forget_inputs(Trainer *t) {
-    for (int i = 0; i < t->program->n_inputs; i++) {
-        for (int64_t k = 0; k < t->program->inputs[i].slots; k++) t->held[i][k] = -1;
+    for (int i = 0; i < t->role->n_inputs; i++) {
+        for (int64_t k = 0; k < t->role->inputs[i].slots; k++) t->held[i][k] = -1;
     }
 }
 
 static void fill_input(Trainer *t, int index, PrtSet set, int64_t first, int64_t slot) {
-    const PrtInput *input = &t->program->inputs[index];
+    const PrtInput *input = &t->role->inputs[index];
     char *to = t->rank->arena + input->offset + slot * input->slot_bytes;
     int from = prt_input_first_set(t->program, input, t->rank->coords);
     for (int i = 0; i < input->sets; i++, to += input->shape[0] * input->row * 4)
@@ -47,8 +47,8 @@ static void fill_input(Trainer *t, int index, PrtSet set, int64_t first, int64_t
 static void hold_micro(Trainer *t, int64_t micro) {
     double start = prt_trace_start(t->rank->trace);
     bool filled = false;
-    for (int i = 0; i < t->program->n_inputs; i++) {
-        int64_t slot = micro % t->program->inputs[i].slots;
+    for (int i = 0; i < t->role->n_inputs; i++) {
+        int64_t slot = micro % t->role->inputs[i].slots;
         if (t->held[i][slot] == micro) continue;
         fill_input(t, i, PRT_TRAINING, t->samples + micro * t->program->micro_batch, slot);
         t->held[i][slot] = (int32_t)micro;
@@ -105,6 +105,18 @@ static int64_t eval_micros(const Trainer *t) {
     return asked < there ? asked : there;
 }
 
+/* That of the last rank: in a pipeline the last stage alone makes it. */
+static double last_rank_result(PrtRank *rank, const char *name) {
+    double value = prt_result_read(rank, name);
+    int64_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    if (!rank->job) return value;
+    int turn = prt_show(rank, bits, "the end of an evaluation");
+    bits = prt_shown(rank, turn, rank->n_ranks - 1);
+    memcpy(&value, &bits, sizeof bits);
+    return value;
+}
+
 /* The mean loss of the first samples of the validation set's order; NAN when it was stopped, or counted nothing. */
 static double evaluate(Trainer *t, int64_t step) {
     PrtRank *rank = t->rank;
@@ -112,12 +124,12 @@ static double evaluate(Trainer *t, int64_t step) {
     prt_result_write(rank, "eval_count", 0);
     for (int64_t i = 0, n = eval_micros(t); i < n; i++) {
         if (agree_on(t, stop_signal(t) ? SEEN_STOP : 0)) return NAN;
-        for (int k = 0; k < t->program->n_inputs; k++) fill_input(t, k, PRT_VALIDATION, i * t->program->micro_batch, 0);
+        for (int k = 0; k < t->role->n_inputs; k++) fill_input(t, k, PRT_VALIDATION, i * t->program->micro_batch, 0);
         prt_entry_run(rank, t->role->eval, "eval", 0, step);
     }
     forget_inputs(t);
-    double count = prt_result_read(rank, "eval_count");
-    return count > 0 ? prt_result_read(rank, "eval_loss") / count : NAN;
+    double count = last_rank_result(rank, "eval_count"), loss = last_rank_result(rank, "eval_loss");
+    return count > 0 ? loss / count : NAN;
 }
 
 /* ---- checkpoints ---- */
@@ -192,15 +204,15 @@ static bool train_step(Trainer *t, int64_t step, double *clock) {
 
 static void open_trainer(Trainer *t, PrtRun *run, PrtRank *rank) {
     char why[1024];
-    *t = (Trainer){.run = run, .rank = rank, .program = run->program, .role = &run->program->roles[0], .saved = -1};
+    *t = (Trainer){.run = run, .rank = rank, .program = run->program, .role = &run->program->roles[rank->role], .saved = -1};
     t->block = prt_program_data_block(run->program, rank->coords);
     t->state = run->state;
     t->samples = run->state.samples;
     if (run->loads_moments) t->saved = run->state.step;
-    int n = run->program->n_inputs;
+    int n = t->role->n_inputs;
     t->held = prt_need(rank, calloc((size_t)n + 1, sizeof *t->held));
     for (int i = 0; i < n; i++)
-        t->held[i] = prt_need(rank, calloc((size_t)run->program->inputs[i].slots, sizeof **t->held));
+        t->held[i] = prt_need(rank, calloc((size_t)t->role->inputs[i].slots, sizeof **t->held));
     if (rank->number == 0 && !prt_log_open(&t->log, run, why, sizeof why)) prt_fail(rank, "%s", why);
 }
 
@@ -239,7 +251,7 @@ void prt_train(PrtRun *run, PrtRank *rank) {
         prt_log_close(&t.log);
     }
     prt_rank_close(rank);
-    for (int i = 0; i < run->program->n_inputs; i++) free(t.held[i]);
+    for (int i = 0; i < t.role->n_inputs; i++) free(t.held[i]);
     free(t.held);
     if (early && !run->program->save_path)
         prt_fail(rank, "stopped by signal %d after step %lld, and the program saves nothing", stop_signal(&t),

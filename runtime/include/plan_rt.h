@@ -94,6 +94,17 @@ typedef struct PrtCollective {
 } PrtCollective;
 typedef enum PrtCollectiveKind { PRT_ALL_REDUCE, PRT_ALL_GATHER, PRT_REDUCE_SCATTER, PRT_ALL_TO_ALL } PrtCollectiveKind;
 
+/* Between ranks that differ on one mesh axis alone: a post, the taking of it, or the wait until it is taken. */
+typedef enum PrtHandoverKind { PRT_SEND, PRT_RECEIVE, PRT_WAIT } PrtHandoverKind;
+typedef struct PrtHandover {
+    int32_t kind;    /* PrtHandoverKind */
+    int32_t axis;    /* of the mesh */
+    int32_t peer;    /* the other rank's coordinate on the axis */
+    int32_t channel; /* one for each pair of a send and a receive in the program; it holds one message */
+    int64_t bytes;
+    const char *where;
+} PrtHandover;
+
 #define RT(name, result, ...) result name(__VA_ARGS__);
 #include "plan_rt_abi.def"
 #undef RT

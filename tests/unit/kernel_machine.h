@@ -8,13 +8,18 @@
 
 #include "kernels/kernels.h"
 
-typedef struct KernelMachine {
+typedef struct KernelMachine KernelMachine;
+struct KernelMachine {
+    /* Of a pipeline's stage: runs what goes from stage to stage (transfers, sums over stages); NULL: there is one role. The
+     * mesh is then that of one stage: its stages' axis has size 1. */
+    void (*between)(KernelMachine *k, const Kernel *kernel);
+    int stage_axis;
     const RoleProgram *program;
     const Mesh *mesh;
     int64_t n_ranks;
     char **arenas;
     int64_t micro, index;
-} KernelMachine;
+};
 
 static inline void *km_address(const KernelMachine *k, int64_t rank, const BufferRef *ref) {
     int64_t at = ref->buffer->address + ref->offset + (k->micro % ref->buffer->flights) * ref->buffer->bytes;
@@ -208,9 +213,13 @@ static inline void km_kernel(KernelMachine *k, const Kernel *kernel) {
         for (int64_t j = 0; j < kernel->count; j++) {
             k->index = kernel->descending ? kernel->count - 1 - j : j;
             BufferRef ref = {.buffer = kernel->index};
-            for (int64_t r = 0; r < k->n_ranks; r++) *(int32_t *)km_address(k, r, &ref) = (int32_t)k->index;
+            for (int64_t r = 0; r < k->n_ranks; r++) *(int32_t *)km_address(k, r, &ref) = (int32_t)(k->index + kernel->index_first);
             km_list(k, &kernel->body);
         }
+        return;
+    }
+    if (kernel->kind == KERNEL_TRANSFER || (k->between && kernel->kind == KERNEL_COLLECTIVE && kernel->collective->axis == k->stage_axis)) {
+        k->between(k, kernel);
         return;
     }
     if (kernel->kind == KERNEL_COLLECTIVE) {
