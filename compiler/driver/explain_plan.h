@@ -1,3 +1,4 @@
+/* What a plan costs, as text. */
 #ifndef PLAN_EXPLAIN_PLAN_H
 #define PLAN_EXPLAIN_PLAN_H
 
