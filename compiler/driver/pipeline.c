@@ -297,8 +297,11 @@ static ProgramFacts *build_plan(void *context, const Plan *plan) {
     if (!step || diag_count(s, SEV_ERROR) > errors) return NULL;
     step_to_roles(step, plan);
     *facts = (ProgramFacts){.train = front->program->train, .plan = plan, .step = step, .mesh = &plan->mesh};
-    for (int i = 0; i < plan->rules.n; i++)
-        if (plan->rules.at[i].what && strcmp(plan->rules.at[i].what, "batch") == 0) facts->batch_on_axis[plan->rules.at[i].axis] = true;
+    for (int i = 0; i < step->body->tensors.n; i++) { /* a name before `batch` in an axis's list may have cut the inputs */
+        const Tensor *tensor = step->body->tensors.at[i];
+        for (int a = 0; tensor->class == CLASS_DATA && a < plan->mesh.n; a++)
+            if (tensor->type[a].kind == AXIS_SHARDED && tensor->type[a].dim->is_batch) facts->batch_on_axis[a] = true;
+    }
     facts->schedule = roles_to_schedule(s, options, step);
     if (!facts->schedule) return NULL;
     facts->n_roles = 1;
