@@ -39,7 +39,6 @@ typedef struct Library {
     void (*attend)(PrtRank *, const PrtAttend *, void *const *, int64_t, int64_t);
     void (*attend_grad)(PrtRank *, const PrtAttend *, void *const *, int64_t, int64_t);
     void (*scatter)(PrtRank *, const PrtScatter *, void *const *);
-    void (*copy)(PrtRank *, void *, const void *, int64_t);
     void (*loop)(PrtRank *, PrtKernel *, void *const *, int64_t, int64_t);
     void (*tasks)(PrtRank *, PrtTask *, void *, int64_t);
     PrtRank ranks[MAX_THREADS + 1]; /* by number of threads */
@@ -101,7 +100,6 @@ static bool library_open(const Level *level, Library *lib) {
                    {"prt_attend", &lib->attend},
                    {"prt_attend_grad", &lib->attend_grad},
                    {"prt_scatter", &lib->scatter},
-                   {"prt_copy", &lib->copy},
                    {"prt_loop", &lib->loop},
                    {"prt_tasks", &lib->tasks}};
     for (size_t i = 0; i < sizeof symbols / sizeof symbols[0]; i++)

@@ -245,6 +245,15 @@ typedef struct Build {
     const Front *front;
 } Build;
 
+/* The axes that divide the samples, from the inputs' types: a name before `batch` in an axis's list may have cut them. */
+static void note_batch_axes(ProgramFacts *facts, const RoleProgram *role) {
+    for (int i = 0; i < role->buffers.n; i++) {
+        const Tensor *tensor = role->buffers.at[i]->tensor;
+        for (int a = 0; tensor && tensor->class == CLASS_DATA && a < facts->mesh->n; a++)
+            if (tensor->type[a].kind == AXIS_SHARDED && tensor->type[a].dim->is_batch) facts->batch_on_axis[a] = true;
+    }
+}
+
 /* Role programs with addresses, for one plan. NULL after diagnostics. */
 static ProgramFacts *build_plan(void *context, const Plan *plan) {
     const Build *build = context;
@@ -264,8 +273,6 @@ static ProgramFacts *build_plan(void *context, const Plan *plan) {
     steps_partition(steps, n, plan, verifies());
     *facts = (ProgramFacts){.train = train, .plan = plan, .step = whole, .mesh = &plan->mesh, .n_roles = n, .steps = steps,
                             .step_axis = cut.axis};
-    for (int i = 0; i < plan->rules.n; i++)
-        if (plan->rules.at[i].what && strcmp(plan->rules.at[i].what, "batch") == 0) facts->batch_on_axis[plan->rules.at[i].axis] = true;
     facts->schedule = roles_to_schedule(s, options, steps[0], staged ? stage_rule(plan, &cut) : NULL, n);
     if (!facts->schedule) return NULL;
     facts->roles = NEW_N(s->arena, RoleProgram *, n);
@@ -274,6 +281,7 @@ static ProgramFacts *build_plan(void *context, const Plan *plan) {
         for (int k = 0; k < steps[i]->transfers.n; k++)
             if (steps[i]->transfers.at[k].channel >= facts->n_channels) facts->n_channels = steps[i]->transfers.at[k].channel + 1;
         kernels_to_memory(facts->roles[i]);
+        note_batch_axes(facts, facts->roles[i]);
 #ifdef PLAN_VERIFY
         Text why = {.arena = s->arena};
         if (!memory_verify(facts->roles[i], &why)) BUG("memory: %s", why.at);

@@ -72,7 +72,7 @@ static inline Built build(const char *model, const char *plan, const char *sched
     kernels_to_memory(b.program);
     Text why = {.arena = b.s->arena};
     if (!memory_verify(b.program, &why)) fail_msg("%s", why.at);
-    if ((double)b.program->arena_bytes > 1.02 * (double)b.program->live_peak + 4096)
+    if ((double)b.program->arena_bytes > 1.02 * (double)b.program->live_peak + 16384)
         fail_msg("arena %lld, live %lld", (long long)b.program->arena_bytes, (long long)b.program->live_peak);
     return b;
 }

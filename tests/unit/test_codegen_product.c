@@ -361,16 +361,6 @@ static void check_loops(Library *lib) {
             for (int64_t i = 0; i < ROWS; i++) assert_int_equal(calls[i], i < n);
             if (repeat % 50 == 0) usleep(2000); /* long enough for the workers to fall asleep */
         }
-    size_t bytes = 3 << 20;
-    char *from = malloc(bytes), *to = malloc(bytes);
-    for (size_t i = 0; i < bytes; i++) from[i] = (char)random_u32();
-    for (int threads = 1; threads <= MAX_THREADS; threads++) {
-        memset(to, 0, bytes);
-        lib->copy(&lib->ranks[threads], to, from, (int64_t)bytes - 5);
-        assert_memory_equal(to, from, bytes - 5);
-        assert_int_equal(to[bytes - 1], 0);
-    }
-    free(from), free(to);
 }
 
 static void check_library(Library *lib) {

@@ -16,11 +16,13 @@ static int pick(Rng *r, int n) {
 
 /* ---- what is drawn ------------------------------------------------------------------------------------------------------- */
 
-enum { RULE_BATCH, RULE_FFN, RULE_HEAD, RULE_VOCAB, RULE_SEQ, RULE_OPTIMIZER, RULE_GRADIENTS, RULE_WEIGHTS, RULE_MICRO, N_RULES };
-static const char *const rule_name[N_RULES] = {"batch", "ffn", "head", "vocab", "seq", "optimizer", "gradients", "weights", "microbatch"};
+enum { RULE_BATCH, RULE_FFN, RULE_HEAD, RULE_VOCAB, RULE_SEQ, RULE_EXPERT, RULE_OPTIMIZER, RULE_GRADIENTS, RULE_WEIGHTS, RULE_MICRO, N_RULES };
+static const char *const rule_name[N_RULES] = {"batch", "ffn", "head", "vocab", "seq", "expert", "optimizer", "gradients", "weights", "microbatch"};
 
 typedef struct Case {
     int batch, seq, embed, head, ffn, vocab, layers, micro; /* micro 0: not stated */
+    int expert; /* 0: a plain MLP */
+    bool drops;
     bool attention, rms;
     int n_axes, size[3];
     int n_words[3], words[3][4]; /* the list of an axis, in order */
@@ -28,7 +30,7 @@ typedef struct Case {
 } Case;
 
 static int size_of(const Case *c, int rule) {
-    const int sizes[] = {c->batch, c->ffn, c->head, c->vocab, c->seq};
+    const int sizes[] = {c->batch, c->ffn, c->head, c->vocab, c->seq, c->expert};
     return sizes[rule];
 }
 
@@ -37,6 +39,7 @@ static Case draw(Rng *r) {
     Case c = {.batch = batches[pick(r, 4)], .seq = seqs[pick(r, 5)], .head = pick(r, 3) ? 4 : 2, .ffn = ffns[pick(r, 4)],
               .vocab = vocabs[pick(r, 6)], .layers = 1 + pick(r, 2), .attention = pick(r, 4) > 0, .rms = pick(r, 2)};
     c.embed = 2 * c.head;
+    if (pick(r, 2)) c.expert = pick(r, 4) ? 4 : 6, c.drops = pick(r, 2);
     c.n_axes = 1 + pick(r, 3);
     bool used[N_RULES] = {false};
     for (int a = 0; a < c.n_axes; a++) {
@@ -44,8 +47,8 @@ static Case draw(Rng *r) {
         c.storage[a] = -1;
         int n = 1 + pick(r, 3);
         for (int k = 0; k < n || (!c.n_words[a] && k < 20); k++) {
-            int rule = a == 0 && k == 0 && pick(r, 3) ? RULE_BATCH : pick(r, 5);
-            if ((rule == RULE_HEAD && !c.attention) || used[rule]) continue;
+            int rule = a == 0 && k == 0 && pick(r, 3) ? RULE_BATCH : pick(r, 6);
+            if ((rule == RULE_HEAD && !c.attention) || (rule == RULE_EXPERT && !c.expert) || used[rule]) continue;
             used[rule] = true;
             c.words[a][c.n_words[a]++] = rule;
         }
@@ -61,7 +64,7 @@ static Case draw(Rng *r) {
 /* Legal: every axis has a word, every cut dimension divides over all axes that cut it together, and the step's batch
  * divides over ranks and micro-batches. */
 static bool legal(const Case *c) {
-    for (int rule = RULE_BATCH; rule <= RULE_SEQ; rule++) {
+    for (int rule = RULE_BATCH; rule <= RULE_EXPERT; rule++) {
         int parts = 1;
         for (int a = 0; a < c->n_axes; a++)
             for (int k = 0; k < c->n_words[a]; k++)
@@ -80,12 +83,16 @@ static char *model_text(Arena *arena, const Case *c) {
     Text t = {.arena = arena};
     text_printf(&t, "import nn\nmodel M {\n dim layers = %d, embed = %d, head = %d, ffn = %d, vocab = %d, seq = %d\n dim head_dim = embed / head\n", c->layers,
                 c->embed, c->attention ? c->head : 1, c->ffn, c->vocab, c->seq);
+    if (c->expert) text_printf(&t, " dim expert = %d\n", c->expert);
     const char *norm = c->rms ? "rms_norm" : "layer_norm";
     text_puts(&t, " input tokens: int[batch, seq]\n target labels: int[batch, seq] = next(tokens)\n weight table: [vocab, embed] = normal(0.2)\n"
                   " x = lookup(table, tokens)\n repeat layers {\n");
     if (c->attention)
         text_printf(&t, "  x = x + nn.attention(nn.%s(x, embed), embed -> (head, head_dim), causal = true)\n", norm);
-    text_printf(&t, "  x = x + nn.%s(nn.%s(x, embed), embed -> ffn, %s)\n }\n", c->rms ? "gated_mlp" : "mlp", norm, c->rms ? "silu" : "gelu");
+    if (c->expert)
+        text_printf(&t, "  x = x + nn.moe(nn.%s(x, embed), embed -> ffn, expert, capacity = %s, z_loss = 0.01, deviation = 0.3)\n }\n", norm,
+                    c->drops ? "0.75" : "none");
+    else text_printf(&t, "  x = x + nn.%s(nn.%s(x, embed), embed -> ffn, %s)\n }\n", c->rms ? "gated_mlp" : "mlp", norm, c->rms ? "silu" : "gelu");
     text_printf(&t, " loss = cross_entropy(dot(nn.%s(x, embed), table, over embed), labels, over vocab)\n}\n", norm);
     text_printf(&t, "train {\n model M\n data text(\"x\")\n batch %d\n steps 10\n optimizer adamw(lr = constant(1e-2), weight_decay = 0.1)\n clip 1.0\n seed 3\n}\n",
                 c->batch);
