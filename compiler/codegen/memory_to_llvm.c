@@ -125,9 +125,9 @@ static V collective_constant(Codegen *g, const Kernel *kernel) {
 
 static V handover_constant(Codegen *g, const Kernel *kernel) {
     const Handover *h = kernel->handover;
-    V fields[] = {cg_i32(g, (int32_t)h->kind), cg_i32(g, h->axis), cg_i32(g, h->peer), cg_i32(g, h->channel), cg_i64(g, h->bytes),
+    V fields[] = {cg_i32(g, (int32_t)h->kind), cg_i32(g, h->axis), cg_i32(g, h->peer), cg_i32(g, h->channel), cg_i32(g, h->depth), cg_i32(g, 0), cg_i64(g, h->bytes),
                   string_global(g, h->where, arena_printf(g->arena, "%s.where", kernel->name))};
-    return constant_global(g, const_struct(g, fields, 6), arena_printf(g->arena, "%s.handover", kernel->name));
+    return constant_global(g, const_struct(g, fields, 8), arena_printf(g->arena, "%s.handover", kernel->name));
 }
 
 /* ---- addresses ------------------------------------------------------------------------------------------------------------ */

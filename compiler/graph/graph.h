@@ -65,6 +65,8 @@ typedef enum TransferWhen {
     TRANSFER_WEIGHT    /* after it: to a copy */
 } TransferWhen;
 
+enum { MAX_CHANNEL_DEPTH = 64 }; /* messages in a channel: PRT_CHANNEL_DEPTH */
+
 typedef struct Transfer {
     Tensor *tensor;
     bool sends;

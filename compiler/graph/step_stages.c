@@ -4,7 +4,8 @@
  * backward pass 2C - 1 - c. The pipelined repeat, and whatever is stacked over it, stands in every chunk, with that
  * chunk's layers; its carries are handed on. What follows from data and constants alone is made again where it is used.
  * Other forward values stand at the first chunk that needs them, or at the last when they follow from the repeat; a
- * backward value stands at the first position at which all that it reads is at hand. A value that another chunk needs
+ * backward value stands at the first position at which all that it reads is at hand; cheap ones that follow from forward
+ * values alone are computed again wherever they are needed. A value that another chunk needs
  * is an edge: an output here, an input there. Gradients of a weight that several stages use are not added up on the way
  * but kept apart, and joined once a step at the weight's home. */
 #include "graph/stages.h"
@@ -12,7 +13,7 @@
 
 #include <limits.h>
 
-enum { POS_FREE = -1, POS_EVERY = -2, POS_DISSOLVED = -3 };
+enum { POS_FREE = -1, POS_EVERY = -2, POS_DISSOLVED = -3, POS_AGAIN = -4 };
 
 typedef struct Edge {
     Node *value; /* or NULL: a carry of `repeat` */
@@ -37,6 +38,7 @@ typedef struct Cutter {
     int *pos, *uses;
     bool *touches; /* follows from a weight */
     bool *late;    /* follows from the repeat */
+    bool *again;   /* by chunk and node: forward values that its backward pass computes again */
     bool *split;   /* carries of the backward repeat that are kept apart */
     const Node *forward, *backward;
     VEC(Edge) edges;
@@ -189,8 +191,15 @@ static Edge *find_carry(Cutter *c, const Node *repeat, int carry, int from_chunk
 
 static bool need_at(Cutter *c, Node *value, int to) {
     int from = c->pos[value->id], chunk = chunk_at(c, to);
+    if (from == POS_AGAIN) {
+        bool good = true;
+        c->again[chunk * c->graph->n_nodes + value->id] = true;
+        for (int k = 0; k < value->n_in && good; k++) good = need_at(c, value->in[k], to);
+        return good;
+    }
     if (from < 0 || chunk_at(c, from) == chunk || find_edge(c, value, chunk)) return true;
-    if (to < from || (from < c->n_chunks && to >= c->n_chunks)) return refuse(c, value->span, "this value in the backward pass of another stage");
+    if (from < c->n_chunks && to >= c->n_chunks) to = chunk; /* sent forward, and kept for the backward pass */
+    if (to < from) return refuse(c, value->span, "this value in the backward pass of an earlier stage");
     vec_push(c->arena, &c->edges, (Edge){.value = value, .carry = -1, .from = from, .to = to});
     return true;
 }
@@ -217,33 +226,53 @@ static bool need_everywhere(Cutter *c, const Node *node) {
     return true;
 }
 
-static bool has_at(Cutter *c, const Node *value, int chunk) {
-    return chunk_at(c, c->pos[value->id]) == chunk || find_edge(c, value, chunk);
+/* Whether the value is there in a chunk's backward pass, or can be sent there with the forward pass. */
+static bool has_at(Cutter *c, const Node *value, int chunk, bool may_send) {
+    int pos = c->pos[value->id];
+    if (pos == POS_AGAIN) {
+        for (int k = 0; k < value->n_in; k++)
+            if (!has_at(c, value->in[k], chunk, may_send)) return false;
+        return true;
+    }
+    if (pos < 0 || pos >= c->n_chunks) return true;
+    return pos == chunk || find_edge(c, value, chunk) || (may_send && pos < chunk);
 }
 
 static bool place_backward_node(Cutter *c, const Node *node) {
-    int low = -1;
+    int low = -1, *pos = &c->pos[node->id];
     bool placed = false;
     for (int k = 0; k < node->n_in; k++) {
-        int pos = c->pos[node->in[k]->id];
-        if (pos >= c->n_chunks && pos > low) low = pos;
-        placed |= pos >= 0;
+        int in = c->pos[node->in[k]->id];
+        if (in >= c->n_chunks && in > low) low = in;
+        placed |= in >= 0 || in == POS_AGAIN;
     }
-    if (!placed) {
-        c->pos[node->id] = POS_FREE;
-        return true;
-    }
-    for (int pos = low < c->n_chunks ? c->n_chunks : low; pos < 2 * c->n_chunks; pos++) {
-        bool good = true;
-        for (int k = 0; k < node->n_in; k++) {
-            int in = c->pos[node->in[k]->id];
-            if (in >= 0 && in < c->n_chunks && !has_at(c, node->in[k], chunk_at(c, pos))) good = false;
+    *pos = POS_FREE;
+    if (placed && low < 0 && op_info(node)->cheap) *pos = POS_AGAIN;
+    if (!placed || *pos == POS_AGAIN) return true;
+    for (int may_send = 0; may_send < 2; may_send++)
+        for (int at = low < c->n_chunks ? c->n_chunks : low; at < 2 * c->n_chunks; at++) {
+            bool good = true;
+            for (int k = 0; k < node->n_in; k++) good = good && has_at(c, node->in[k], chunk_at(c, at), may_send);
+            if (!good) continue;
+            *pos = at;
+            return true;
         }
-        if (!good) continue;
-        c->pos[node->id] = pos;
-        return true;
-    }
     return refuse(c, node->span, "a gradient that needs values of several stages");
+}
+
+/* The last chunk that a value computed again follows from. */
+static int last_chunk(const Cutter *c, const Node *node) {
+    int last = c->pos[node->id] >= 0 ? chunk_at(c, c->pos[node->id]) : 0;
+    for (int k = 0; k < node->n_in && c->pos[node->id] == POS_AGAIN; k++) {
+        int in = last_chunk(c, node->in[k]);
+        if (in > last) last = in;
+    }
+    return last;
+}
+
+static bool need_leaves(Cutter *c, Node *node) {
+    if (c->pos[node->id] == POS_DISSOLVED) return need_leaves(c, node->in[0]) && need_leaves(c, node->in[1]);
+    return c->pos[node->id] != POS_AGAIN || need_at(c, node, pos_of(c, last_chunk(c, node), true));
 }
 
 static bool place_nodes(Cutter *c) {
@@ -267,6 +296,8 @@ static bool place_nodes(Cutter *c) {
                 if (*pos >= 0 && !need_at(c, node->in[k], *pos)) return false;
             }
         }
+    for (int i = 0; i < c->graph->outputs.n; i++)
+        if (!need_leaves(c, c->graph->outputs.at[i].value)) return false;
     return true;
 }
 
@@ -275,6 +306,7 @@ static bool place_nodes(Cutter *c) {
 static bool is_here(const Cutter *c, const Node *node, int chunk) {
     int pos = c->pos[node->id];
     if (pos == POS_EVERY) return c->cut->count[chunk] > 0;
+    if (pos == POS_AGAIN) return c->again[chunk * c->graph->n_nodes + node->id];
     return pos == POS_FREE || (pos >= 0 && chunk_at(c, pos) == chunk);
 }
 
@@ -340,6 +372,7 @@ static void copy_pipelined(Cutter *c, Node *node, int chunk) {
 static Node *add_leaves(Cutter *c, Node *node, int chunk, Node *sum) {
     if (c->pos[node->id] == POS_DISSOLVED) return add_leaves(c, node->in[1], chunk, add_leaves(c, node->in[0], chunk, sum));
     if (!is_here(c, node, chunk) || (c->pos[node->id] == POS_FREE && chunk != c->n_chunks - 1)) return sum;
+    if (c->pos[node->id] == POS_AGAIN && chunk != last_chunk(c, node)) return sum;
     Node *value = copy_value(&c->copy, node);
     c->copy.b.backward = node->backward;
     c->copy.b.span = node->span;
@@ -398,6 +431,9 @@ static void make_edge_tensors(Cutter *c, const char *prefix) {
             edge->out->flights = (int)c->st->step->micros;
             edge->in = edge->out;
         } else if (edge->to < c->n_chunks && c->backward) edge->in->flights = FLIGHTS_SAVED;
+        /* What skips chunks is taken much later than it is made. */
+        bool skips = edge->to != edge->from + 1 && c->backward;
+        if (skips && edge->in != edge->out) edge->out->flights = (int)c->st->step->micros;
         edge->in->name = edge->in == edge->out ? edge->out->name : step_name(c->st, "%s.%d.in", prefix, i);
     }
 }
@@ -410,12 +446,16 @@ static bool cut_graph(Cutter *c, Graph *graph, const char *prefix) {
     c->uses = NEW_N(c->arena, int, graph->n_nodes + 1);
     c->touches = NEW_N(c->arena, bool, graph->n_nodes + 1);
     c->late = NEW_N(c->arena, bool, graph->n_nodes + 1);
+    c->again = NEW_N(c->arena, bool, (graph->n_nodes + 1) * c->n_chunks);
     if (!find_repeats(c)) return false;
     c->split = NEW_N(c->arena, bool, (c->backward ? c->backward->region->n_carries : 0) + 1);
     for (int i = 0; i <= graph->n_nodes; i++) c->pos[i] = POS_FREE;
     count_uses(c);
     if (!place_nodes(c)) return false;
     make_edge_tensors(c, prefix);
+    for (int i = 0; i < c->edges.n; i++)
+        if (c->edges.at[i].out->flights > MAX_CHANNEL_DEPTH)
+            return refuse(c, c->edges.at[i].out->span, "a value that skips stages, with so many micro-batches");
     c->chunks = NEW_N(c->arena, Graph *, c->n_chunks);
     for (int chunk = 0; chunk < c->n_chunks; chunk++) c->chunks[chunk] = make_chunk(c, chunk);
     return true;

@@ -58,13 +58,14 @@ typedef struct Collective {
 } Collective;
 
 /* From one stage of a pipeline to another, between ranks that differ on one axis alone. A send is posted and goes on; a
- * channel holds one message, so what is sent may be overwritten after a wait. */
+ * channel holds as many messages as the value that is sent has copies, and a copy may be overwritten after a wait. */
 typedef enum HandoverKind { HANDOVER_SEND, HANDOVER_RECV, HANDOVER_WAIT } HandoverKind;
 
 typedef struct Handover {
     HandoverKind kind;
     int axis, peer; /* the other's coordinate on the axis */
     int channel;
+    int depth; /* a wait ends, and a send goes on, when fewer messages than this are not yet taken */
     int64_t bytes;
     const char *where; /* "train.plan:41: send to stage 1" */
 } Handover;

@@ -56,6 +56,7 @@ typedef struct Lowering {
     int *position;      /* of the role's timeline */
     bool backward;      /* in the backward half of the body: what was saved for it may die */
     int flights;        /* micro-batches in flight: copies of saved buffers */
+    bool entry_drains;  /* waits are for all messages */
     int names;          /* for symbol names */
     Map *tensors;       /* Tensor name -> Buffer */
     Map carries;        /* repeat node -> memory of its carries */

@@ -77,7 +77,7 @@ static void lower_handover(Lowering *l, const Transfer *t, int axis, HandoverKin
     Kernel *kernel = lower_kernel(l, KERNEL_TRANSFER, kind == HANDOVER_SEND ? "send" : kind == HANDOVER_RECV ? "recv" : "wait", t->span);
     Handover *h = kernel->handover = NEW(l->arena, Handover);
     Buffer *buffer = lower_tensor(l, t->tensor);
-    *h = (Handover){.kind = kind, .axis = axis, .peer = t->peer, .channel = t->channel, .bytes = buffer->bytes};
+    *h = (Handover){.kind = kind, .axis = axis, .peer = t->peer, .channel = t->channel, .depth = l->entry_drains || kind == HANDOVER_RECV ? 1 : buffer->flights, .bytes = buffer->bytes};
     h->where = arena_printf(l->arena, "%s: %s stage %d", session_where(l->program->session, t->span), words[kind], t->peer);
     if (kind != HANDOVER_WAIT) kernel_add_ref(l, kernel, (BufferRef){.buffer = buffer});
 }
@@ -189,10 +189,12 @@ static void lower_chunk(Lowering *l, const Step *step, const Schedule *schedule,
 static void lower_stage_update(Lowering *l, const Step *step) {
     l->graph = step->update;
     Entry *entry = open_entry(l, "update", 0);
+    l->entry_drains = true; /* until all is taken */
     for (int chunk = 0; chunk < step->n_chunks; chunk++) {
         lower_handovers(l, step, TRANSFER_F, chunk, HANDOVER_WAIT);
         lower_handovers(l, step, TRANSFER_B, chunk, HANDOVER_WAIT);
     }
+    l->entry_drains = false;
     lower_handovers(l, step, TRANSFER_GRADIENT, 0, HANDOVER_SEND);
     lower_handovers(l, step, TRANSFER_GRADIENT, 0, HANDOVER_RECV);
     lower_graph(l, step->update, false);

@@ -39,12 +39,16 @@ typedef struct PrtStatus {
     int64_t shown[2]; /* see prt_show */
 } PrtStatus;
 
-/* From one rank to another: holds one message, which the receiver copies from where the sender made it. */
+#define PRT_CHANNEL_DEPTH 64
+
+/* From one rank to another: messages, which the receiver copies from where the sender made them. */
 typedef struct PrtChannel {
-    _Alignas(64) atomic_uint posted; /* futex word: 1 from the post until it is taken */
-    atomic_uint waiting;
-    const void *data;
+    _Alignas(64) atomic_uint posted; /* how many, ever: a futex word, as the next */
+    atomic_uint posted_waiting;
+    _Alignas(64) atomic_uint taken;
+    atomic_uint taken_waiting;
     int64_t bytes;
+    const void *data[PRT_CHANNEL_DEPTH];
 } PrtChannel;
 
 struct PrtJob {

@@ -100,7 +100,9 @@ typedef struct PrtHandover {
     int32_t kind;    /* PrtHandoverKind */
     int32_t axis;    /* of the mesh */
     int32_t peer;    /* the other rank's coordinate on the axis */
-    int32_t channel; /* one for each pair of a send and a receive in the program; it holds one message */
+    int32_t channel; /* one for each pair of a send and a receive in the program */
+    int32_t depth;   /* a send or wait goes on when fewer messages than this are not yet taken */
+    int32_t reserved;
     int64_t bytes;
     const char *where;
 } PrtHandover;
