@@ -58,13 +58,13 @@ typedef struct Map {
     struct MapEntry {
         const void *key;
         void *value;
-    } *entries; /* in insertion order, `n` of them */
+    } * entries; /* in insertion order, `n` of them */
     int n, cap;
     int32_t *slots;
     int n_slots;
 } Map;
-void *map_get(const Map *map, const void *key);                        /* NULL when absent */
-void map_put(Arena *arena, Map *map, const void *key, void *value);    /* replaces */
+void *map_get(const Map *map, const void *key);                     /* NULL when absent */
+void map_put(Arena *arena, Map *map, const void *key, void *value); /* replaces */
 
 /* ---- text being built --------------------------------------------------------------------------------------- */
 
@@ -88,7 +88,7 @@ Span span_join(Span a, Span b);
 typedef struct SourceFile {
     const char *path;      /* as the user gave it; `<stdlib>/nn.plan` for the library's */
     const char *real_path; /* what was opened */
-    const char *text; /* NUL-terminated; `size` bytes before that */
+    const char *text;      /* NUL-terminated; `size` bytes before that */
     int32_t size;
     int32_t *line_starts, n_lines;
     bool is_library; /* a file of the standard library */
@@ -97,7 +97,9 @@ typedef struct SourceFile {
 /* Bytes (at least 1) of the UTF-8 character at `at` < `end`, and its code point: U+FFFD for a byte that begins none. */
 int utf8_decode(const char *at, const char *end, uint32_t *code);
 
-typedef struct Place { int line, column; } Place; /* both from 1; columns count characters */
+typedef struct Place {
+    int line, column;
+} Place; /* both from 1; columns count characters */
 
 /* ---- diagnostics -------------------------------------------------------------------------------------------- */
 
@@ -109,10 +111,13 @@ typedef struct Session Session;
 /* Reports a problem. `code` is like "P0301" and has an entry in docs/errors.md; the message is lower case without a
  * full stop and says the problem first, subjects quoted in backticks. The returned Diag takes labels, notes and helps;
  * it is never NULL. The same code at the same span is reported once. */
-Diag *diag_error(Session *s, const char *code, Span span, const char *format, ...) __attribute__((format(printf, 4, 5)));
-Diag *diag_warning(Session *s, const char *code, Span span, const char *format, ...) __attribute__((format(printf, 4, 5)));
+Diag *diag_error(Session *s, const char *code, Span span, const char *format, ...)
+    __attribute__((format(printf, 4, 5)));
+Diag *diag_warning(Session *s, const char *code, Span span, const char *format, ...)
+    __attribute__((format(printf, 4, 5)));
 Diag *diag_perf(Session *s, const char *code, Span span, const char *format, ...) __attribute__((format(printf, 4, 5)));
-Diag *diag_note_alone(Session *s, const char *code, Span span, const char *format, ...) __attribute__((format(printf, 4, 5)));
+Diag *diag_note_alone(Session *s, const char *code, Span span, const char *format, ...)
+    __attribute__((format(printf, 4, 5)));
 /* Text beside the carets of the main span. */
 void diag_label(Diag *d, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /* `note:` with a second span (file 0: without). */
@@ -131,8 +136,8 @@ int diag_count(const Session *s, Severity severity);
  * out after a mistake proves nothing: later stages ask before they call something missing. */
 bool diag_any_error(const Session *s, const char *code, Span within);
 
-/* The candidate nearest to `word` by edit distance (at most a third of its length, at least 1), or NULL. Of equally near
- * ones, that with the longest common beginning; then the first. */
+/* The candidate nearest to `word` by edit distance (at most a third of its length, at least 1), or NULL. Of equally
+ * near ones, that with the longest common beginning; then the first. */
 Name nearest_name(Name word, const Name *candidates, int n);
 
 /* A fault of ours: prints where, asks for a report, exits 70. */

@@ -43,7 +43,8 @@ Name nearest_name(Name word, const Name *candidates, int n) {
         int distance = edit_distance(word, (int)length, candidates[i], (int)other);
         bool nothing_in_common = distance >= (int)(length > other ? length : other);
         if (distance > best || nothing_in_common) continue;
-        if (distance == best && (!nearest || common_prefix(word, candidates[i]) <= common_prefix(word, nearest))) continue;
+        if (distance == best && (!nearest || common_prefix(word, candidates[i]) <= common_prefix(word, nearest)))
+            continue;
         best = distance;
         nearest = candidates[i];
     }

@@ -1,5 +1,5 @@
-/* The one symbol that plc looks up in the code generator, which it loads only when code is asked for: `check` never pays
- * for LLVM. */
+/* The one symbol that plc looks up in the code generator, which it loads only when code is asked for: `check` never
+ * pays for LLVM. */
 #include "codegen/api.h"
 
 static bool run(Session *s, const CodegenJob *job) {

@@ -7,8 +7,8 @@
 
 typedef struct CodegenJob {
     const ProgramFacts *facts;
-    const char *cpu;    /* --cpu */
-    Text *text;         /* LLVM IR or PTX is added here; or NULL */
+    const char *cpu;                        /* --cpu */
+    Text *text;                             /* LLVM IR or PTX is added here; or NULL */
     const char *assembly, *object, *binary; /* paths to write, or NULL; binary needs object */
     const char *runtime_library;
 } CodegenJob;

@@ -5,9 +5,9 @@
 #include "kernels/kernels.h"
 
 typedef struct Target {
-    const char *cpu;      /* "native", "x86-64-v2", "x86-64-v3", "x86-64-v4" */
-    int vector_bits;      /* 128, 256, 512: from the cpu */
-    bool no_debug_info;   /* leave out the map from code to lines */
+    const char *cpu;    /* "native", "x86-64-v2", "x86-64-v3", "x86-64-v4" */
+    int vector_bits;    /* 128, 256, 512: from the cpu */
+    bool no_debug_info; /* leave out the map from code to lines */
 } Target;
 
 /* False (with a diagnostic) for a name that is not known. */

@@ -1,8 +1,8 @@
 /* Entries: the functions that the runtime calls, `void entry(PrtRank *rank, char *arena, i64 micro)`.
  *
- * A kernel becomes the stores of its pointers (arena + constants, plus the layer's and micro-batch's share) and one call
- * into the runtime. A repeat becomes a loop whose index is a run-time value: the code of a layer exists once, whatever
- * the depth. Descriptors of products, attention and collectives are constants. */
+ * A kernel becomes the stores of its pointers (arena + constants, plus the layer's and micro-batch's share) and one
+ * call into the runtime. A repeat becomes a loop whose index is a run-time value: the code of a layer exists once,
+ * whatever the depth. Descriptors of products, attention and collectives are constants. */
 #include "codegen/llvm_util.h"
 
 typedef struct Emitter {
@@ -13,7 +13,8 @@ typedef struct Emitter {
     Map *functions;              /* Loop -> function */
 } Emitter;
 
-/* ---- the runtime's functions, from the ABI list --------------------------------------------------------------------- */
+/* ---- the runtime's functions, from the ABI list ---------------------------------------------------------------------
+ */
 
 /* Every parameter of that list is a pointer or an i64. */
 static V runtime_function(Codegen *g, const char *name) {
@@ -40,7 +41,8 @@ static V runtime_function(Codegen *g, const char *name) {
     BUG("`%s` is not in plan_rt_abi.def", name);
 }
 
-/* ---- constants --------------------------------------------------------------------------------------------------------- */
+/* ---- constants
+ * --------------------------------------------------------------------------------------------------------- */
 
 static V constant_global(Codegen *g, V value, const char *name) {
     V global = LLVMAddGlobal(g->module, LLVMTypeOf(value), name);
@@ -55,7 +57,9 @@ static V string_global(Codegen *g, const char *text, const char *name) {
     return constant_global(g, value, name);
 }
 
-static V const_struct(Codegen *g, V *fields, unsigned n) { return LLVMConstStructInContext(g->context, fields, n, false); }
+static V const_struct(Codegen *g, V *fields, unsigned n) {
+    return LLVMConstStructInContext(g->context, fields, n, false);
+}
 
 static V product_dims(Codegen *g, const ProductDim *dims, int n) {
     V items[PRODUCT_MAX_DIMS];
@@ -73,19 +77,28 @@ static V product_constant(Emitter *e, const Kernel *kernel) {
     Codegen *g = e->g;
     const Product *p = kernel->product;
     V epilogue = kernel->loop ? map_get(e->functions, kernel->loop) : LLVMConstNull(g->ptr);
-    V fields[] = {product_dims(g, p->batch, p->n_batch), product_dims(g, p->m, p->n_m), product_dims(g, p->n, p->n_n),
-                  product_dims(g, p->k, p->n_k),         cg_i32(g, p->n_batch),         cg_i32(g, p->n_m),
-                  cg_i32(g, p->n_n),                     cg_i32(g, p->n_k),             cg_i32(g, p->accumulate),
-                  cg_i32(g, kernel->loop != NULL),       cg_f32(g, p->scale),           cg_i32(g, 0),
+    V fields[] = {product_dims(g, p->batch, p->n_batch),
+                  product_dims(g, p->m, p->n_m),
+                  product_dims(g, p->n, p->n_n),
+                  product_dims(g, p->k, p->n_k),
+                  cg_i32(g, p->n_batch),
+                  cg_i32(g, p->n_m),
+                  cg_i32(g, p->n_n),
+                  cg_i32(g, p->n_k),
+                  cg_i32(g, p->accumulate),
+                  cg_i32(g, kernel->loop != NULL),
+                  cg_f32(g, p->scale),
+                  cg_i32(g, 0),
                   epilogue};
-    return constant_global(g, const_struct(g, fields, sizeof fields / sizeof *fields), arena_printf(g->arena, "%s.product", kernel->name));
+    return constant_global(g, const_struct(g, fields, sizeof fields / sizeof *fields),
+                           arena_printf(g->arena, "%s.product", kernel->name));
 }
 
 static V attend_constant(Codegen *g, const Kernel *kernel) {
     const Attend *a = kernel->attend;
-    int64_t numbers[] = {a->batch,  a->seq,     a->key,    a->kv_head, a->group,   a->width,  a->q_batch,
-                         a->q_seq,  a->q_head,  a->k_batch, a->k_key,  a->k_head,  a->v_batch, a->v_key,
-                         a->v_head, a->o_batch, a->o_seq,  a->o_head,  a->l_batch, a->l_seq,  a->l_head};
+    int64_t numbers[] = {a->batch,  a->seq,     a->key,     a->kv_head, a->group,   a->width,   a->q_batch,
+                         a->q_seq,  a->q_head,  a->k_batch, a->k_key,   a->k_head,  a->v_batch, a->v_key,
+                         a->v_head, a->o_batch, a->o_seq,   a->o_head,  a->l_batch, a->l_seq,   a->l_head};
     enum { N = sizeof numbers / sizeof *numbers };
     V fields[N + 2];
     for (int i = 0; i < N; i++) fields[i] = cg_i64(g, numbers[i]);
@@ -96,14 +109,16 @@ static V attend_constant(Codegen *g, const Kernel *kernel) {
 
 static V scatter_constant(Codegen *g, const Kernel *kernel) {
     const Scatter *s = kernel->scatter;
-    V fields[] = {cg_i64(g, s->n_rows),     cg_i64(g, s->n_out),      cg_i64(g, s->width),          cg_i64(g, s->row_stride),
-                  cg_i64(g, s->out_stride), cg_i32(g, s->coordinate_axis), cg_i32(g, s->accumulate)};
+    V fields[] = {cg_i64(g, s->n_rows),     cg_i64(g, s->n_out),      cg_i64(g, s->width),
+                  cg_i64(g, s->row_stride), cg_i64(g, s->out_stride), cg_i32(g, s->coordinate_axis),
+                  cg_i32(g, s->accumulate)};
     return constant_global(g, const_struct(g, fields, 7), arena_printf(g->arena, "%s.scatter", kernel->name));
 }
 
 static V top_k_constant(Codegen *g, const Kernel *kernel) {
     const TopK *t = kernel->top_k;
-    V fields[] = {cg_i64(g, t->sequences), cg_i64(g, t->seq), cg_i64(g, t->experts), cg_i64(g, t->picks), cg_i64(g, t->slots)};
+    V fields[] = {cg_i64(g, t->sequences), cg_i64(g, t->seq), cg_i64(g, t->experts), cg_i64(g, t->picks),
+                  cg_i64(g, t->slots)};
     return constant_global(g, const_struct(g, fields, 5), arena_printf(g->arena, "%s.top_k", kernel->name));
 }
 
@@ -117,20 +132,29 @@ static V collective_constant(Codegen *g, const Kernel *kernel) {
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
         if (kinds[i].op == c->op) kind = kinds[i].kind;
     CHECK(kind >= 0);
-    V fields[] = {cg_i32(g, kind),        cg_i32(g, c->axis),  cg_i32(g, (int32_t)c->reduce), cg_i32(g, (int32_t)c->dtype),
-                  cg_i64(g, c->elements), cg_i64(g, c->outer), cg_i64(g, c->inner),
+    V fields[] = {cg_i32(g, kind),
+                  cg_i32(g, c->axis),
+                  cg_i32(g, (int32_t)c->reduce),
+                  cg_i32(g, (int32_t)c->dtype),
+                  cg_i64(g, c->elements),
+                  cg_i64(g, c->outer),
+                  cg_i64(g, c->inner),
                   string_global(g, c->where, arena_printf(g->arena, "%s.where", kernel->name))};
     return constant_global(g, const_struct(g, fields, 8), arena_printf(g->arena, "%s.collective", kernel->name));
 }
 
 static V handover_constant(Codegen *g, const Kernel *kernel) {
     const Handover *h = kernel->handover;
-    V fields[] = {cg_i32(g, (int32_t)h->kind), cg_i32(g, h->axis), cg_i32(g, h->peer), cg_i32(g, h->channel), cg_i32(g, h->depth), cg_i32(g, 0), cg_i64(g, h->bytes),
-                  string_global(g, h->where, arena_printf(g->arena, "%s.where", kernel->name))};
+    V fields[] = {
+        cg_i32(g, (int32_t)h->kind), cg_i32(g, h->axis),
+        cg_i32(g, h->peer),          cg_i32(g, h->channel),
+        cg_i32(g, h->depth),         cg_i32(g, 0),
+        cg_i64(g, h->bytes),         string_global(g, h->where, arena_printf(g->arena, "%s.where", kernel->name))};
     return constant_global(g, const_struct(g, fields, 8), arena_printf(g->arena, "%s.handover", kernel->name));
 }
 
-/* ---- addresses ------------------------------------------------------------------------------------------------------------ */
+/* ---- addresses
+ * ------------------------------------------------------------------------------------------------------------ */
 
 static V address_of(Emitter *e, const BufferRef *ref) {
     Codegen *g = e->g;
@@ -153,7 +177,8 @@ static void store_pointers(Emitter *e, const Kernel *kernel) {
         cg_store(e->g, address_of(e, &kernel->refs[i]), cg_at(e->g, e->g->ptr, e->pointers, cg_i64(e->g, i)), 8);
 }
 
-/* ---- kernels ---------------------------------------------------------------------------------------------------------------- */
+/* ---- kernels
+ * ---------------------------------------------------------------------------------------------------------------- */
 
 /* Rows that a thread takes at least, so that starting it pays: some 16 thousand elements. */
 static int64_t loop_grain(const Loop *loop) {
@@ -226,7 +251,8 @@ static void emit_kernel(Emitter *e, const Kernel *kernel) {
         break;
     }
     case KERNEL_COLLECTIVE: {
-        V args[] = {first, collective_constant(g, kernel), address_of(e, &kernel->refs[0]), address_of(e, &kernel->refs[1])};
+        V args[] = {first, collective_constant(g, kernel), address_of(e, &kernel->refs[0]),
+                    address_of(e, &kernel->refs[1])};
         cg_call(g, runtime_function(g, "prt_collective"), args, 4);
         break;
     }
@@ -244,7 +270,8 @@ static void emit_kernels(Emitter *e, const KernelList *list) {
     for (int i = 0; i < list->n; i++) emit_kernel(e, list->at[i]);
 }
 
-/* ---- loops: equal ones share a function ------------------------------------------------------------------------------------- */
+/* ---- loops: equal ones share a function
+ * ------------------------------------------------------------------------------------- */
 
 typedef struct Emitted {
     const char *text;
@@ -266,7 +293,8 @@ static bool tells_lines_apart(const Entry *entry) {
     return true;
 }
 
-static void emit_loops(Codegen *g, const KernelList *list, bool by_line, Map *functions, EmittedList *done, int *longest) {
+static void emit_loops(Codegen *g, const KernelList *list, bool by_line, Map *functions, EmittedList *done,
+                       int *longest) {
     for (int i = 0; i < list->n; i++) {
         const Kernel *kernel = list->at[i];
         if (kernel->n_refs > *longest) *longest = kernel->n_refs;

@@ -1,7 +1,7 @@
 /* Links a program through the system's C compiler driver.
  *
- * In: the object file of the generated code. Out: an executable of it, the runtime, libm and threads; or the linker's own
- * words as a diagnostic. */
+ * In: the object file of the generated code. Out: an executable of it, the runtime, libm and threads; or the linker's
+ * own words as a diagnostic. */
 #include "codegen/codegen.h"
 
 #include <errno.h>
@@ -13,8 +13,9 @@ extern char **environ;
 
 bool objects_to_binary(Session *s, const char *object, const char *runtime_library, const char *out) {
     const char *cc = getenv("CC") ? getenv("CC") : "cc";
-    char *const arguments[] = {(char *)cc, "-o", (char *)out, (char *)object, (char *)runtime_library, "-lm", "-lpthread",
-                               "-Wl,--gc-sections", "-Wl,-z,noexecstack", NULL};
+    char *const arguments[] = {
+        (char *)cc, "-o",        (char *)out,         (char *)object,       (char *)runtime_library,
+        "-lm",      "-lpthread", "-Wl,--gc-sections", "-Wl,-z,noexecstack", NULL};
     pid_t child;
     int error = posix_spawnp(&child, cc, NULL, NULL, arguments, environ);
     if (error) {

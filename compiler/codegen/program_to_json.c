@@ -22,7 +22,8 @@ static const Buffer *buffer_of(const RoleProgram *role, Name tensor) {
     return NULL;
 }
 
-/* ---- data ------------------------------------------------------------------------------------------------------------ */
+/* ---- data
+ * ------------------------------------------------------------------------------------------------------------ */
 
 static cJSON *data_json(const Describe *d, const Dataset *set) {
     static const char *const kinds[] = {[DATA_TEXT] = "text", [DATA_TOKENS] = "tokens", [DATA_ARRAYS] = "arrays"};
@@ -69,7 +70,8 @@ static cJSON *input_json(const Describe *d, const Buffer *buffer) {
     cJSON_AddStringToObject(object, "dtype", dtype_name[tensor->dtype]);
     cJSON *shape = cJSON_AddArrayToObject(object, "shape");
     for (int i = 0; i < tensor->shape.n; i++)
-        cJSON_AddItemToArray(shape, cJSON_CreateNumber((double)local_extent(d->facts->mesh, tensor->type, tensor->shape.dims[i])));
+        cJSON_AddItemToArray(
+            shape, cJSON_CreateNumber((double)local_extent(d->facts->mesh, tensor->type, tensor->shape.dims[i])));
     if (tensor->shape.dims[0]->has_data) { /* a data set for each position: which of them are this rank's */
         cJSON *axes = cJSON_AddArrayToObject(object, "set_axes");
         for (int a = 0; a < d->facts->mesh->n; a++)
@@ -85,7 +87,8 @@ static cJSON *input_json(const Describe *d, const Buffer *buffer) {
     return object;
 }
 
-/* ---- tensors ------------------------------------------------------------------------------------------------------------ */
+/* ---- tensors
+ * ------------------------------------------------------------------------------------------------------------ */
 
 static cJSON *tensor_json(const Describe *d, const Buffer *buffer) {
     const Tensor *tensor = buffer->tensor;
@@ -105,7 +108,8 @@ static cJSON *tensor_json(const Describe *d, const Buffer *buffer) {
     }
     cJSON *padding = padded ? cJSON_AddArrayToObject(object, "padding") : NULL;
     for (int i = 0; padded && i < logical->n; i++)
-        cJSON_AddItemToArray(padding, cJSON_CreateNumber((double)(logical->dims[i]->size - dim_logical(logical->dims[i]))));
+        cJSON_AddItemToArray(padding,
+                             cJSON_CreateNumber((double)(logical->dims[i]->size - dim_logical(logical->dims[i]))));
     for (int a = 0; a < mesh->n; a++) {
         int at = type[a].kind == AXIS_SHARDED && type[a].dim ? shape_find(logical, type[a].dim) : -1;
         cJSON_AddItemToArray(axes, at < 0 ? cJSON_CreateNull() : cJSON_CreateNumber(at));
@@ -144,7 +148,8 @@ static cJSON *small_json(const Describe *d, const Buffer *buffer) {
     return object;
 }
 
-/* ---- roles ---------------------------------------------------------------------------------------------------------------- */
+/* ---- roles
+ * ---------------------------------------------------------------------------------------------------------------- */
 
 static const char *const action_text[] = {
 #define ACTION(NAME, text, doc) text,
@@ -206,7 +211,8 @@ static cJSON *role_json(Describe *d, const RoleProgram *role, int first_entry) {
 }
 
 static cJSON *optimizer_json(const Train *train) {
-    static const char *const rates[] = {[RATE_CONSTANT] = "constant", [RATE_LINEAR] = "linear", [RATE_COSINE] = "cosine"};
+    static const char *const rates[] = {
+        [RATE_CONSTANT] = "constant", [RATE_LINEAR] = "linear", [RATE_COSINE] = "cosine"};
     cJSON *object = cJSON_CreateObject();
     cJSON_AddStringToObject(object, "kind", train->optimizer.kind == OPT_SGD ? "sgd" : "adamw");
     cJSON *lr = cJSON_AddObjectToObject(object, "lr");
@@ -270,8 +276,10 @@ static void add_lists(cJSON *root, const Describe *d, const Buffer **tokens) {
             if (token && !buffer->tensor->of) add_number(input, "decode_offset", (double)token->address);
             cJSON_AddItemToArray(inputs, input);
             if (tokens && !buffer->tensor->of) *tokens = buffer;
-        } else if (buffer->tensor->class == CLASS_SCALAR) cJSON_AddItemToArray(scalars, small_json(d, buffer));
-        else if (buffer->tensor->class == CLASS_RESULT) cJSON_AddItemToArray(results, small_json(d, buffer));
+        } else if (buffer->tensor->class == CLASS_SCALAR)
+            cJSON_AddItemToArray(scalars, small_json(d, buffer));
+        else if (buffer->tensor->class == CLASS_RESULT)
+            cJSON_AddItemToArray(results, small_json(d, buffer));
     }
 }
 
@@ -306,7 +314,8 @@ const char *program_to_json(const ProgramFacts *f) {
     add_number(root, "parameters", (double)model->parameters);
     cJSON *data = cJSON_AddArrayToObject(root, "data"), *validation = cJSON_AddArrayToObject(root, "validation");
     for (int i = 0; i < train->data.n; i++) cJSON_AddItemToArray(data, data_json(&d, &train->data.at[i]));
-    for (int i = 0; i < train->validation.n; i++) cJSON_AddItemToArray(validation, data_json(&d, &train->validation.at[i]));
+    for (int i = 0; i < train->validation.n; i++)
+        cJSON_AddItemToArray(validation, data_json(&d, &train->validation.at[i]));
     add_number(root, "split", train->split);
     const Buffer *tokens = NULL;
     if (f->n_roles > 1) add_number(root, "role_axis", f->step_axis);

@@ -67,7 +67,9 @@ static void explain_memory(const Explanation *e, Text *out) {
                 format_bytes(e->s->arena, (double)role->arena_bytes), (long long)role->arena_bytes,
                 format_bytes(e->s->arena, (double)role->scratch_bytes));
     for (int k = 0; k < MEM_KINDS; k++)
-        if (role->by_kind[k]) text_printf(out, "    %-12s %s\n", memory_kind_name[k], format_bytes(e->s->arena, (double)role->by_kind[k]));
+        if (role->by_kind[k])
+            text_printf(out, "    %-12s %s\n", memory_kind_name[k],
+                        format_bytes(e->s->arena, (double)role->by_kind[k]));
 }
 
 static void explain_collectives(Explanation *e, Text *out) {
@@ -82,8 +84,9 @@ static void explain_collectives(Explanation *e, Text *out) {
             text_printf(out, "%s    %s\n", session_where(e->s, span), source_line(e->s, span));
         last = span;
         total += sent(e, line) * line->times;
-        text_printf(out, "    %-14s over %-8s %10s x %-5.0f in %-6s %s\n", op_table[c->op]->name, e->role->mesh->axes[c->axis].name,
-                    format_bytes(e->s->arena, line->bytes), line->times, line->entry, c->why ? c->why : "");
+        text_printf(out, "    %-14s over %-8s %10s x %-5.0f in %-6s %s\n", op_table[c->op]->name,
+                    e->role->mesh->axes[c->axis].name, format_bytes(e->s->arena, line->bytes), line->times, line->entry,
+                    c->why ? c->why : "");
     }
     if (e->lines.n) text_printf(out, "a rank sends %s a step\n", format_bytes(e->s->arena, total));
 }
@@ -97,10 +100,11 @@ void explain_plan(Session *s, const ProgramFacts *facts, Text *out) {
     if (e.lines.n) qsort(e.lines.at, (size_t)e.lines.n, sizeof *e.lines.at, by_place);
     text_printf(out, "plan %s: %lld ranks", facts->plan->name, (long long)mesh_ranks(facts->mesh));
     for (int a = 0; a < facts->mesh->n; a++)
-        text_printf(out, "%s%s = %lld", a ? ", " : " (", facts->mesh->axes[a].name, (long long)facts->mesh->axes[a].size);
+        text_printf(out, "%s%s = %lld", a ? ", " : " (", facts->mesh->axes[a].name,
+                    (long long)facts->mesh->axes[a].size);
     text_printf(out, "%s\n", facts->mesh->n ? ")" : "");
-    text_printf(out, "a step: %lld sequences = %lld in a micro-batch of all ranks x %lld micro-batches\n", (long long)facts->train->batch,
-                (long long)facts->step->micro_batch, (long long)facts->step->micros);
+    text_printf(out, "a step: %lld sequences = %lld in a micro-batch of all ranks x %lld micro-batches\n",
+                (long long)facts->train->batch, (long long)facts->step->micro_batch, (long long)facts->step->micros);
     explain_memory(&e, out);
     explain_collectives(&e, out);
 }

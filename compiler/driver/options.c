@@ -4,7 +4,15 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-typedef enum ValueKind { VALUE_FLAG, VALUE_TEXT, VALUE_COUNT, VALUE_SETTING, VALUE_COLOR, VALUE_TARGET, VALUE_BYTES } ValueKind;
+typedef enum ValueKind {
+    VALUE_FLAG,
+    VALUE_TEXT,
+    VALUE_COUNT,
+    VALUE_SETTING,
+    VALUE_COLOR,
+    VALUE_TARGET,
+    VALUE_BYTES
+} ValueKind;
 
 typedef struct OptionInfo {
     const char *name;
@@ -110,9 +118,11 @@ static bool take_setting(Session *s, Options *options, const char *text) {
 
 /* "16GB", "900 MiB": decimal and binary units, as in a plan. */
 static bool take_bytes(const char *text, double *bytes) {
-    static const struct { const char *name; double bytes; } units[] = {
-        {"", 1}, {"B", 1}, {"KB", 1e3}, {"MB", 1e6}, {"GB", 1e9}, {"TB", 1e12}, {"KiB", 1024.0}, {"MiB", 1048576.0}, {"GiB", 1073741824.0},
-        {"TiB", 1099511627776.0}};
+    static const struct {
+        const char *name;
+        double bytes;
+    } units[] = {{"", 1},      {"B", 1},        {"KB", 1e3},        {"MB", 1e6},           {"GB", 1e9},
+                 {"TB", 1e12}, {"KiB", 1024.0}, {"MiB", 1048576.0}, {"GiB", 1073741824.0}, {"TiB", 1099511627776.0}};
     char *end;
     double number = strtod(text, &end);
     if (end == text || !(number > 0)) return false;

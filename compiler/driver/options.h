@@ -30,8 +30,8 @@ struct Options {
     TargetKind target;
     const char *plans; /* of compare */
     int steps;         /* of compare; 0: not given */
-    int threads;   /* 0: not given */
-    double memory; /* bytes; 0: not given */
+    int threads;       /* 0: not given */
+    double memory;     /* bytes; 0: not given */
     ColorWhen color;
     bool json, check, help, version;
 };

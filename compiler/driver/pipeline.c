@@ -16,7 +16,8 @@
 #include "schedule/schedules.h"
 #include "syntax/ast.h"
 
-/* ---- front end ---------------------------------------------------------------------------------------------------------- */
+/* ---- front end
+ * ---------------------------------------------------------------------------------------------------------- */
 
 typedef struct Front {
     Ast *ast;
@@ -31,7 +32,8 @@ static bool front_end(Session *s, const Options *options, Front *front) {
     const char *why;
     int32_t file = session_read_file(s, options->file, false, &why);
     if (!file) {
-        diag_help(diag_error(s, "P0010", (Span){0}, "`%s` cannot be read: %s", options->file, why), "give the path of a .plan file");
+        diag_help(diag_error(s, "P0010", (Span){0}, "`%s` cannot be read: %s", options->file, why),
+                  "give the path of a .plan file");
         return false;
     }
     front->ast = text_to_ast(s, file);
@@ -47,7 +49,8 @@ static bool front_end(Session *s, const Options *options, Front *front) {
 static void check_plans(Session *s, const Front *front) {
     if (!front->program || !front->model) return;
     for (int i = 0; i < front->program->plans.n; i++)
-        plan_check(s, front->program, front->program->train, front->program->plans.at[i], front->model->dims.at, front->model->dims.n);
+        plan_check(s, front->program, front->program->train, front->program->plans.at[i], front->model->dims.at,
+                   front->model->dims.n);
 }
 
 static const Plan *choose_plan(Session *s, const Front *front, const Options *options) {
@@ -65,12 +68,15 @@ static const Plan *choose_plan(Session *s, const Front *front, const Options *op
     }
     Diag *d = diag_error(s, "P0421", (Span){0}, "`%s` has no plan `%s`", options->file, options->plan);
     Name near = nearest_name(intern(s->names, options->plan), names, n);
-    if (near) diag_help(d, "did you mean `%s`?", near);
-    else diag_help(d, "its plans begin with `%s`", names[0]);
+    if (near)
+        diag_help(d, "did you mean `%s`?", near);
+    else
+        diag_help(d, "its plans begin with `%s`", names[0]);
     return NULL;
 }
 
-/* ---- middle --------------------------------------------------------------------------------------------------------------- */
+/* ---- middle
+ * --------------------------------------------------------------------------------------------------------------- */
 
 static bool verifies(void) {
 #ifdef PLAN_VERIFY
@@ -90,8 +96,10 @@ static const Rule *stage_rule(const Plan *plan, const StageCut *cut) {
 static Schedule *generate_schedule(Session *s, const Rule *rule, int stages, int micros, ScheduleParts parts) {
     int chunks = rule && rule->chunks > 0 ? (int)rule->chunks : 1;
     if (chunks > 1 && micros % stages) {
-        Diag *d = diag_error(s, "P0706", rule->using_span, "`interleaved` takes micro-batches in groups of %d, and there are %d", stages, micros);
-        diag_help(d, "choose a batch or `microbatch` that gives a multiple of %d micro-batches, or `one_f_one_b`", stages);
+        Diag *d = diag_error(s, "P0706", rule->using_span,
+                             "`interleaved` takes micro-batches in groups of %d, and there are %d", stages, micros);
+        diag_help(d, "choose a batch or `microbatch` that gives a multiple of %d micro-batches, or `one_f_one_b`",
+                  stages);
         return NULL;
     }
     Schedule *schedule = schedule_generate(s, s->arena, rule ? rule->using_name : NULL, stages, chunks, micros, parts);
@@ -109,8 +117,9 @@ static Schedule *roles_to_schedule(Session *s, const Options *options, const Ste
     }
     Schedule *schedule = schedule_parse(s, file);
     if (schedule && (schedule->n_roles != stages || schedule->n_micro != step->micros)) {
-        diag_error(s, "P0703", (Span){file, 0, 0}, "the schedule is for %d roles and %d micro-batches, the plan has %d and %lld",
-                   schedule->n_roles, schedule->n_micro, stages, (long long)step->micros);
+        diag_error(s, "P0703", (Span){file, 0, 0},
+                   "the schedule is for %d roles and %d micro-batches, the plan has %d and %lld", schedule->n_roles,
+                   schedule->n_micro, stages, (long long)step->micros);
         return NULL;
     }
     return schedule;
@@ -139,13 +148,17 @@ static bool refuse_unbuilt(Session *s, const Front *front, const Plan *plan, boo
     if (as_error) {
         Diag *d = diag_error(s, "P9000", where, "%s is not built yet", what);
         diag_help(d, "choose another plan with `--plan`");
-    } else diag_note_alone(s, "P9000", where, "memory of plan `%s` unknown: %s is not built yet", plan->name, what);
+    } else
+        diag_note_alone(s, "P9000", where, "memory of plan `%s` unknown: %s is not built yet", plan->name, what);
     return true;
 }
 
-/* ---- emitting stages --------------------------------------------------------------------------------------------------------- */
+/* ---- emitting stages
+ * --------------------------------------------------------------------------------------------------------- */
 
-static bool emits(const Options *options, const char *stage) { return options->emit && strcmp(options->emit, stage) == 0; }
+static bool emits(const Options *options, const char *stage) {
+    return options->emit && strcmp(options->emit, stage) == 0;
+}
 
 static int put(const Text *text) {
     if (text->at) fwrite(text->at, 1, text->n, stdout);
@@ -153,7 +166,8 @@ static int put(const Text *text) {
 }
 
 static void print_step(const Step *step, Text *out) {
-    const Graph *graphs[] = {step->init, step->begin, step->count, step->total, step->body, step->update, step->eval, step->decode};
+    const Graph *graphs[] = {step->init, step->begin,  step->count, step->total,
+                             step->body, step->update, step->eval,  step->decode};
     for (size_t i = 0; i < sizeof graphs / sizeof *graphs; i++)
         if (graphs[i]) graph_print(graphs[i], out);
     for (int i = 0; i < step->n_chunks; i++) {
@@ -163,8 +177,8 @@ static void print_step(const Step *step, Text *out) {
 }
 
 static bool known_stage(Session *s, const Options *options) {
-    static const char *const stages[] = {"ast", "model", "graph", "step", "roles", "schedule", "kernels", "memory", "json", "llvm",
-                                         "asm", "ptx"};
+    static const char *const stages[] = {"ast",     "model",  "graph", "step", "roles", "schedule",
+                                         "kernels", "memory", "json",  "llvm", "asm",   "ptx"};
     if (!options->emit) return true;
     Name names[16];
     int n = 0;
@@ -174,12 +188,15 @@ static bool known_stage(Session *s, const Options *options) {
     }
     Diag *d = diag_error(s, "P0803", (Span){0}, "there is no stage `%s`", options->emit);
     Name near = nearest_name(intern(s->names, options->emit), names, n);
-    if (near) diag_help(d, "did you mean `%s`?", near);
-    else diag_help(d, "stages: ast model graph step roles schedule kernels memory json llvm asm ptx");
+    if (near)
+        diag_help(d, "did you mean `%s`?", near);
+    else
+        diag_help(d, "stages: ast model graph step roles schedule kernels memory json llvm asm ptx");
     return false;
 }
 
-/* ---- the code generator, loaded on demand --------------------------------------------------------------------------------------- */
+/* ---- the code generator, loaded on demand
+ * --------------------------------------------------------------------------------------- */
 
 static char *beside_executable(Arena *arena, const char *path) {
     char self[4096];
@@ -230,7 +247,8 @@ static int generate(Session *s, const Options *options, const ProgramFacts *fact
     return good ? 0 : 1;
 }
 
-/* ---- commands ------------------------------------------------------------------------------------------------------------------ */
+/* ---- commands
+ * ------------------------------------------------------------------------------------------------------------------ */
 
 const char *pipeline_default_output(Session *s, const char *file) {
     const char *slash = strrchr(file, '/'), *base = slash ? slash + 1 : file;
@@ -245,7 +263,8 @@ typedef struct Build {
     const Front *front;
 } Build;
 
-/* The axes that divide the samples, from the inputs' types: a name before `batch` in an axis's list may have cut them. */
+/* The axes that divide the samples, from the inputs' types: a name before `batch` in an axis's list may have cut them.
+ */
 static void note_batch_axes(ProgramFacts *facts, const RoleProgram *role) {
     for (int i = 0; i < role->buffers.n; i++) {
         const Tensor *tensor = role->buffers.at[i]->tensor;
@@ -266,12 +285,19 @@ static ProgramFacts *build_plan(void *context, const Plan *plan) {
     bool staged = plan_stage_cut(s, plan, front->model, &cut) && cut.n_stages > 1;
     const Train *train = front->program->train;
     Step *whole, **steps = NEW(s->arena, Step *);
-    if (staged) steps = grad_to_stages(s, front->program, train, plan, front->model, &cut, &whole);
-    else whole = steps[0] = grad_to_step(s, front->program, train, plan, front->model);
+    if (staged)
+        steps = grad_to_stages(s, front->program, train, plan, front->model, &cut, &whole);
+    else
+        whole = steps[0] = grad_to_step(s, front->program, train, plan, front->model);
     if (!steps || !whole || diag_count(s, SEV_ERROR) > errors) return NULL;
     int n = staged ? cut.n_stages : 1;
     steps_partition(steps, n, plan, verifies());
-    *facts = (ProgramFacts){.train = train, .plan = plan, .step = whole, .mesh = &plan->mesh, .n_roles = n, .steps = steps,
+    *facts = (ProgramFacts){.train = train,
+                            .plan = plan,
+                            .step = whole,
+                            .mesh = &plan->mesh,
+                            .n_roles = n,
+                            .steps = steps,
                             .step_axis = cut.axis};
     facts->schedule = roles_to_schedule(s, options, steps[0], staged ? stage_rule(plan, &cut) : NULL, n);
     if (!facts->schedule) return NULL;
@@ -279,7 +305,8 @@ static ProgramFacts *build_plan(void *context, const Plan *plan) {
     for (int i = 0; i < n; i++) {
         facts->roles[i] = schedule_to_kernels(steps[i], facts->mesh, facts->schedule, i);
         for (int k = 0; k < steps[i]->transfers.n; k++)
-            if (steps[i]->transfers.at[k].channel >= facts->n_channels) facts->n_channels = steps[i]->transfers.at[k].channel + 1;
+            if (steps[i]->transfers.at[k].channel >= facts->n_channels)
+                facts->n_channels = steps[i]->transfers.at[k].channel + 1;
         kernels_to_memory(facts->roles[i]);
         note_batch_axes(facts, facts->roles[i]);
 #ifdef PLAN_VERIFY
@@ -293,9 +320,15 @@ static ProgramFacts *build_plan(void *context, const Plan *plan) {
 /* The same for a plan that fits its memory. */
 static ProgramFacts *plan_to_memory(Session *s, const Options *options, const Front *front, const Plan *plan) {
     Build build = {s, options, front};
-    if (options->schedule && !plan->microbatch) return build_plan(&build, plan); /* it says how many micro-batches there are */
-    Fit fit = {.s = s, .plan = plan, .model = front->model, .machine_bytes = options->memory, .threads = options->threads,
-               .build = build_plan, .context = &build};
+    if (options->schedule && !plan->microbatch)
+        return build_plan(&build, plan); /* it says how many micro-batches there are */
+    Fit fit = {.s = s,
+               .plan = plan,
+               .model = front->model,
+               .machine_bytes = options->memory,
+               .threads = options->threads,
+               .build = build_plan,
+               .context = &build};
     return fit_memory(&fit);
 }
 
@@ -338,8 +371,9 @@ int pipeline_build(Session *s, const Options *options) {
         return put(&text);
     }
     if (!front.model) {
-        diag_help(diag_error(s, "P0500", (Span){0}, "`%s` has no `train` block: there is nothing to build", options->file),
-                  "add one, or `plc check` the file");
+        diag_help(
+            diag_error(s, "P0500", (Span){0}, "`%s` has no `train` block: there is nothing to build", options->file),
+            "add one, or `plc check` the file");
         return 1;
     }
     if (emits(options, "graph")) {
@@ -353,7 +387,8 @@ int pipeline_build(Session *s, const Options *options) {
     if (emits(options, "step")) return emit_step(s, &front, facts->plan);
     if (emits(options, "roles"))
         for (int i = 0; i < facts->n_roles; i++) print_step(facts->steps[i], &text);
-    else if (emits(options, "schedule")) schedule_print(facts->schedule, &text);
+    else if (emits(options, "schedule"))
+        schedule_print(facts->schedule, &text);
     else if (emits(options, "kernels"))
         for (int i = 0; i < facts->n_roles; i++) kernels_print(facts->roles[i], &text);
     else if (emits(options, "memory"))
@@ -362,7 +397,8 @@ int pipeline_build(Session *s, const Options *options) {
         const CodegenApi *api = load_codegen(s);
         if (!api) return 3;
         text_printf(&text, "%s\n", api->json(facts));
-    } else return generate(s, options, facts);
+    } else
+        return generate(s, options, facts);
     return put(&text);
 }
 

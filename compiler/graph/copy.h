@@ -19,10 +19,10 @@ typedef Node *CopyRule(Copy *copy, const Node *node, Node *const *in);
 struct Copy {
     Graph *to;
     Builder b;
-    Map dims;    /* Dim -> Dim: replaced ones; others are shared */
-    Map tensors; /* Tensor -> Tensor */
-    Map nodes;   /* source node -> target node */
-    Map tuples;  /* tuple that was expanded -> Node *[n_results] */
+    Map dims;              /* Dim -> Dim: replaced ones; others are shared */
+    Map tensors;           /* Tensor -> Tensor */
+    Map nodes;             /* source node -> target node */
+    Map tuples;            /* tuple that was expanded -> Node *[n_results] */
     bool keeps_composites; /* nothing is expanded */
     CopyRule *rule;
     void *context;

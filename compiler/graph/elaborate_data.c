@@ -96,13 +96,15 @@ static void check_dimension(Elaborator *e) {
         const Shape *shape = &tensor->shape;
         if (shape->n > 1 && shape->dims[0] == dim && shape->dims[1]->is_batch) continue;
         bool has = shape_find(shape, dim) >= 0;
-        Diag *d = has ? diag_error(e->s, "P0522", tensor->span, "`%s` is over %s", tensor->name, shape_text(e->arena, shape))
-                      : diag_error(e->s, "P0522", tensor->span, "input `%s` has no dimension `%s`", tensor->name, dim->name);
+        Diag *d =
+            has ? diag_error(e->s, "P0522", tensor->span, "`%s` is over %s", tensor->name, shape_text(e->arena, shape))
+                : diag_error(e->s, "P0522", tensor->span, "input `%s` has no dimension `%s`", tensor->name, dim->name);
         diag_note(d, train->data_dim_span, "each position of `%s` has a data set of its own", dim->name);
         diag_help(d, "let it begin with `%s` and `batch`: `[%s, batch, ...]`", dim->name, dim->name);
     }
     if (train->validation.n) {
-        Diag *d = diag_error(e->s, "P0522", train->validation.at[0].span, "an evaluation set beside a data set for each `%s`", dim->name);
+        Diag *d = diag_error(e->s, "P0522", train->validation.at[0].span,
+                             "an evaluation set beside a data set for each `%s`", dim->name);
         diag_help(d, "leave it away: `split` keeps a share of each data set for evaluation");
     }
     dim->has_data = true;

@@ -157,10 +157,13 @@ static void close_repeat(Elaborator *e, Frame *frame, const Stmt *stmt) {
 static void leave_uncarried(Elaborator *e, const NameList *names, Symbol *const *before, Node *const *initial) {
     for (int i = 0; i < names->n; i++) {
         Symbol *symbol = before[i];
-        if (!symbol || initial[i] || (symbol->value.kind != VALUE_TENSOR && symbol->value.kind != VALUE_TUPLE)) continue;
-        if (symbol->kind != SYMBOL_VARIABLE && symbol->kind != SYMBOL_PARAMETER) continue; /* assigning it was reported */
+        if (!symbol || initial[i] || (symbol->value.kind != VALUE_TENSOR && symbol->value.kind != VALUE_TUPLE))
+            continue;
+        if (symbol->kind != SYMBOL_VARIABLE && symbol->kind != SYMBOL_PARAMETER)
+            continue; /* assigning it was reported */
         if (!e->scope->poisoned && diag_count(e->s, SEV_ERROR) == e->errors) {
-            Diag *d = elaborate_error(e, "P0260", symbol->assigned, "`%s` is no tensor before the repeat, and one in it", symbol->name);
+            Diag *d = elaborate_error(e, "P0260", symbol->assigned,
+                                      "`%s` is no tensor before the repeat, and one in it", symbol->name);
             diag_note(d, symbol->span, "first defined here");
             diag_help(d, "use another name inside the repeat");
         }

@@ -11,7 +11,7 @@
 typedef struct Init {
     Tensor *weight;
     enum { INIT_NORMAL, INIT_UNIFORM, INIT_CONST } kind;
-    double a, b; /* standard deviation; bounds; value */
+    double a, b;  /* standard deviation; bounds; value */
     uint32_t key; /* from the logical name: the same under every plan */
 } Init;
 
@@ -22,7 +22,7 @@ typedef struct ModelGraph {
     VEC(Node *) auxiliary;
     VEC(Dim *) dims; /* of the model, with sizes: what rules may name */
     Dim *batch;
-    Dim *seq;        /* the dimension along which `next` shifts, or NULL */
+    Dim *seq;               /* the dimension along which `next` shifts, or NULL */
     double flops_per_token; /* filled by the cost count */
     int64_t parameters;
 } ModelGraph;
@@ -48,15 +48,17 @@ typedef struct Recompute {
  * names. */
 void graph_to_grad(Graph *graph, Node *target, Tensor *const *weights, int n, const Recompute *again, Node **gradients);
 
-/* The graphs of a step. Any may be NULL where it is not needed: `begin` with one micro-batch, `count` and `total` without
- * weights on the targets, `decode` for models that cannot be sampled token by token.
+/* The graphs of a step. Any may be NULL where it is not needed: `begin` with one micro-batch, `count` and `total`
+ * without weights on the targets, `decode` for models that cannot be sampled token by token.
  *
  * Tensors are shared between the graphs by identity, except those with `batch` or `seq`, which have the same name: a
- * micro-batch has a `batch` of its own size, decode has `batch` and `seq` of size 1. Accumulators are of class GRADIENT:
- * "grad.W" for each trained weight, "loss.sum" and "log.NAME.sum" (handed out as results by `update`), "targets.sum" (from
- * `count`) and "targets" (from `total`, read by `body`). They add up only with several micro-batches. Dropout is a matter of
- * the graph: `body` has it, with a random stream of (key, seed, step, layer); `eval` and `decode` are built without. */
-/* A value that one stage of a pipeline hands to another. Sender and receiver have an entry each, with the same channel. */
+ * micro-batch has a `batch` of its own size, decode has `batch` and `seq` of size 1. Accumulators are of class
+ * GRADIENT: "grad.W" for each trained weight, "loss.sum" and "log.NAME.sum" (handed out as results by `update`),
+ * "targets.sum" (from `count`) and "targets" (from `total`, read by `body`). They add up only with several
+ * micro-batches. Dropout is a matter of the graph: `body` has it, with a random stream of (key, seed, step, layer);
+ * `eval` and `decode` are built without. */
+/* A value that one stage of a pipeline hands to another. Sender and receiver have an entry each, with the same channel.
+ */
 typedef enum TransferWhen {
     TRANSFER_F,        /* made, or needed, by the forward pass of a chunk */
     TRANSFER_B,        /* ... by the backward pass */
@@ -70,9 +72,9 @@ enum { MAX_CHANNEL_DEPTH = 64 }; /* messages in a channel: PRT_CHANNEL_DEPTH */
 typedef struct Transfer {
     Tensor *tensor;
     bool sends;
-    int peer;  /* the other stage */
+    int peer; /* the other stage */
     TransferWhen when;
-    int chunk; /* of this stage, from 0 */
+    int chunk;   /* of this stage, from 0 */
     int channel; /* number among all transfers of the program */
     Span span;
 } Transfer;
@@ -80,14 +82,14 @@ typedef struct Transfer {
 typedef struct Step {
     Session *session;
     const ModelGraph *model;
-    Graph *init;   /* weights and moments */
-    Graph *begin;  /* clears accumulators */
-    Graph *count;  /* micro: targets of a micro-batch, added up */
-    Graph *total;  /* once: their sum over ranks */
-    Graph *body;   /* micro: forward half and backward half */
-    Graph *update; /* once: clip and optimizer */
-    Graph *eval;   /* micro: forward alone, on validation data */
-    Graph *decode; /* one token for sampling */
+    Graph *init;                 /* weights and moments */
+    Graph *begin;                /* clears accumulators */
+    Graph *count;                /* micro: targets of a micro-batch, added up */
+    Graph *total;                /* once: their sum over ranks */
+    Graph *body;                 /* micro: forward half and backward half */
+    Graph *update;               /* once: clip and optimizer */
+    Graph *eval;                 /* micro: forward alone, on validation data */
+    Graph *decode;               /* one token for sampling */
     int64_t micros, micro_batch; /* micro_batch: sequences of all ranks in one micro-batch */
     /* Of a pipeline's stage: `body` and `eval` are NULL, there is one for each chunk instead. */
     int stage, n_stages, n_chunks; /* n_stages 0: not a stage */

@@ -10,8 +10,8 @@
 
 /* Chunk c of the layers, in model order, belongs to stage c % n_stages. */
 typedef struct StageCut {
-    int axis; /* of the mesh */
-    Name dim; /* what the pipelined repeat runs over */
+    int axis;               /* of the mesh */
+    Name dim;               /* what the pipelined repeat runs over */
     int n_stages, n_chunks; /* n_chunks: over all stages */
     int64_t *first, *count; /* layers of each chunk; count may be 0 */
     Span span;              /* of the rule */
@@ -21,7 +21,7 @@ typedef struct StageCut {
 bool plan_stage_cut(Session *s, const Plan *plan, const ModelGraph *model, StageCut *cut);
 
 /* One Step for each stage; `*whole` is the step that they are made of (sizes, model). NULL after diagnostics. */
-Step **grad_to_stages(Session *s, const Program *program, const Train *train, const Plan *plan, ModelGraph *model, const StageCut *cut,
-                      Step **whole);
+Step **grad_to_stages(Session *s, const Program *program, const Train *train, const Plan *plan, ModelGraph *model,
+                      const StageCut *cut, Step **whole);
 
 #endif

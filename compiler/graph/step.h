@@ -27,7 +27,8 @@ typedef struct Stepper {
     Map micro_tensors; /* Tensor -> Tensor: shared by count, body and eval */
     int n_weights;     /* trained ones, with their gradients' tensors */
     Tensor **weights, **gradients;
-    Tensor **others;       /* of a stage: for each weight, n_others gradients that come from other stages, or NULLs; or NULL */
+    Tensor *
+        *others; /* of a stage: for each weight, n_others gradients that come from other stages, or NULLs; or NULL */
     int n_others;
     bool is_stage, has_loss; /* of a pipeline; has_loss: the stage that makes it */
 } Stepper;
@@ -35,7 +36,6 @@ typedef struct Stepper {
 /* Everything but the graphs that run once: NULL after diagnostics. */
 Step *step_micro(Stepper *st);
 void step_stepper(Stepper *st, Session *s, const Train *train, const Plan *plan, ModelGraph *model);
-
 
 Name step_name(Stepper *st, const char *format, ...) __attribute__((format(printf, 2, 3)));
 Tensor *step_tensor(Stepper *st, Name name, TensorClass class, DType dtype, Shape shape);

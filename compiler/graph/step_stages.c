@@ -4,10 +4,10 @@
  * backward pass 2C - 1 - c. The pipelined repeat, and whatever is stacked over it, stands in every chunk, with that
  * chunk's layers; its carries are handed on. What follows from data and constants alone is made again where it is used.
  * Other forward values stand at the first chunk that needs them, or at the last when they follow from the repeat; a
- * backward value stands at the first position at which all that it reads is at hand; cheap ones that follow from forward
- * values alone are computed again wherever they are needed. A value that another chunk needs
- * is an edge: an output here, an input there. Gradients of a weight that several stages use are not added up on the way
- * but kept apart, and joined once a step at the weight's home. */
+ * backward value stands at the first position at which all that it reads is at hand; cheap ones that follow from
+ * forward values alone are computed again wherever they are needed. A value that another chunk needs is an edge: an
+ * output here, an input there. Gradients of a weight that several stages use are not added up on the way but kept
+ * apart, and joined once a step at the weight's home. */
 #include "graph/stages.h"
 #include "graph/step.h"
 
@@ -50,7 +50,9 @@ static int chunk_at(const Cutter *c, int pos) { return pos < c->n_chunks ? pos :
 static int stage_of(const Cutter *c, int chunk) { return chunk % c->cut->n_stages; }
 static int pos_of(const Cutter *c, int chunk, bool backward) { return backward ? 2 * c->n_chunks - 1 - chunk : chunk; }
 static bool is_stacked(const Cutter *c, const Shape *shape) { return shape_find(shape, c->dim) >= 0; }
-static bool is_pipelined(const Cutter *c, const Node *node) { return node->op == OP_REPEAT && node->region->dim == c->dim; }
+static bool is_pipelined(const Cutter *c, const Node *node) {
+    return node->op == OP_REPEAT && node->region->dim == c->dim;
+}
 
 static bool refuse(const Cutter *c, Span span, const char *what) {
     Diag *d = diag_error(c->s, "P9000", span.file ? span : c->cut->span, "%s is not built yet", what);
@@ -58,7 +60,8 @@ static bool refuse(const Cutter *c, Span span, const char *what) {
     return false;
 }
 
-/* ---- tensors of a stage ------------------------------------------------------------------------------------------- */
+/* ---- tensors of a stage -------------------------------------------------------------------------------------------
+ */
 
 /* A tensor has one name in all stages; what is stacked has a name for each chunk of the stage. */
 static Tensor *stage_tensor(Cutter *c, int chunk, Tensor *tensor) {
@@ -77,7 +80,8 @@ static Tensor *stage_tensor(Cutter *c, int chunk, Tensor *tensor) {
     return known;
 }
 
-/* ---- where nodes stand ---------------------------------------------------------------------------------------------- */
+/* ---- where nodes stand ----------------------------------------------------------------------------------------------
+ */
 
 static bool is_weight_gradient(const Tensor *tensor) { return tensor->class == CLASS_GRADIENT && tensor->of; }
 
@@ -119,17 +123,20 @@ static void dissolve(Cutter *c, const Node *node) {
 static bool carry_is_apart(const Cutter *c, int carry) {
     const Region *region = c->backward->region;
     const Node *next = region->results.at[carry], *param = region->params.at[carry];
-    if (!is_zero(c->backward->in[carry]) || next->op != OP_ADD || (next->in[0] != param && next->in[1] != param)) return false;
+    if (!is_zero(c->backward->in[carry]) || next->op != OP_ADD || (next->in[0] != param && next->in[1] != param))
+        return false;
     for (int i = 0; i < c->graph->top.nodes.n; i++) {
         const Node *result = c->graph->top.nodes.at[i];
-        if (result->op != OP_RESULT || result->in[0] != c->backward || node_attr(result, "index")->integer != carry) continue;
+        if (result->op != OP_RESULT || result->in[0] != c->backward || node_attr(result, "index")->integer != carry)
+            continue;
         for (int k = 0; k < c->graph->top.nodes.n; k++) {
             const Node *user = c->graph->top.nodes.at[k];
             for (int j = 0; j < user->n_in; j++)
                 if (user->in[j] == result && c->pos[user->id] != POS_DISSOLVED) return false;
         }
         for (int k = 0; k < c->graph->outputs.n; k++)
-            if (c->graph->outputs.at[k].value == result && !is_weight_gradient(c->graph->outputs.at[k].tensor)) return false;
+            if (c->graph->outputs.at[k].value == result && !is_weight_gradient(c->graph->outputs.at[k].tensor))
+                return false;
     }
     return true;
 }
@@ -149,7 +156,8 @@ static void place_forward(Cutter *c) {
     for (int i = 0; i < nodes->n; i++) {
         const Node *node = nodes->at[i];
         int carry = carry_pos(c, node);
-        bool touches = node->op == OP_INPUT && node->tensor->class == CLASS_WEIGHT, late = carry >= 0 && node->in[0] == c->forward;
+        bool touches = node->op == OP_INPUT && node->tensor->class == CLASS_WEIGHT,
+             late = carry >= 0 && node->in[0] == c->forward;
         for (int k = 0; k < node->n_in; k++) {
             touches |= c->touches[node->in[k]->id];
             late |= c->late[node->in[k]->id];
@@ -159,7 +167,11 @@ static void place_forward(Cutter *c) {
         c->touches[node->id] = touches, c->late[node->id] = late;
         if (c->pos[node->id] == POS_DISSOLVED || (node->backward && node->op != OP_INPUT && carry == INT_MIN)) continue;
         bool every = is_pipelined(c, node) || is_stacked(c, &node->shape) || carry == POS_EVERY;
-        c->pos[node->id] = every ? POS_EVERY : carry >= 0 ? carry : late ? c->n_chunks - 1 : heavy[node->id] ? INT_MAX : POS_FREE;
+        c->pos[node->id] = every             ? POS_EVERY
+                           : carry >= 0      ? carry
+                           : late            ? c->n_chunks - 1
+                           : heavy[node->id] ? INT_MAX
+                                             : POS_FREE;
     }
     for (int i = nodes->n - 1; i >= 0; i--) { /* the first chunk that needs it */
         const Node *node = nodes->at[i];
@@ -173,7 +185,8 @@ static void place_forward(Cutter *c) {
     }
 }
 
-/* ---- edges ------------------------------------------------------------------------------------------------------------ */
+/* ---- edges
+ * ------------------------------------------------------------------------------------------------------------ */
 
 static Edge *find_edge(Cutter *c, const Node *value, int to_chunk) {
     for (int i = 0; i < c->edges.n; i++)
@@ -220,8 +233,11 @@ static bool need_everywhere(Cutter *c, const Node *node) {
     for (int k = 0; region && k < region->n_carries; k++)
         for (int chunk = 0; chunk + 1 < C && !(node->backward && c->split[k]); chunk++) {
             int from = node->backward ? chunk + 1 : chunk, to = node->backward ? chunk : chunk + 1;
-            vec_push(c->arena, &c->edges, (Edge){.repeat = node, .carry = k, .from = pos_of(c, from, node->backward),
-                                                 .to = pos_of(c, to, node->backward)});
+            vec_push(c->arena, &c->edges,
+                     (Edge){.repeat = node,
+                            .carry = k,
+                            .from = pos_of(c, from, node->backward),
+                            .to = pos_of(c, to, node->backward)});
         }
     return true;
 }
@@ -287,12 +303,15 @@ static bool place_nodes(Cutter *c) {
             int *pos = &c->pos[node->id];
             if (node->backward != (pass == 1) || *pos == POS_DISSOLVED || node->op == OP_INPUT) continue;
             if (node->backward && carry_pos(c, node) == INT_MIN) {
-                if (is_pipelined(c, node) || is_stacked(c, &node->shape)) *pos = POS_EVERY;
-                else if (!place_backward_node(c, node)) return false;
+                if (is_pipelined(c, node) || is_stacked(c, &node->shape))
+                    *pos = POS_EVERY;
+                else if (!place_backward_node(c, node))
+                    return false;
             }
             if (*pos == POS_EVERY && !need_everywhere(c, node)) return false;
             for (int k = 0; k < node->n_in && *pos != POS_EVERY && node->op != OP_RESULT; k++) {
-                if (c->pos[node->in[k]->id] == POS_EVERY) return refuse(c, node->span, "a value of all layers outside of them");
+                if (c->pos[node->in[k]->id] == POS_EVERY)
+                    return refuse(c, node->span, "a value of all layers outside of them");
                 if (*pos >= 0 && !need_at(c, node->in[k], *pos)) return false;
             }
         }
@@ -301,7 +320,8 @@ static bool place_nodes(Cutter *c) {
     return true;
 }
 
-/* ---- the graph of a chunk ------------------------------------------------------------------------------------------------ */
+/* ---- the graph of a chunk
+ * ------------------------------------------------------------------------------------------------ */
 
 static bool is_here(const Cutter *c, const Node *node, int chunk) {
     int pos = c->pos[node->id];
@@ -360,7 +380,8 @@ static void copy_pipelined(Cutter *c, Node *node, int chunk) {
     for (int k = 0; k < region->n_carries; k++) {
         if (node->backward && c->split[k]) continue;
         if (chunk != end)
-            send(c, find_carry(c, node, k, chunk), some ? build_result(&c->copy.b, copy_value(&c->copy, repeat), k) : copy_value(&c->copy, start[k]));
+            send(c, find_carry(c, node, k, chunk),
+                 some ? build_result(&c->copy.b, copy_value(&c->copy, repeat), k) : copy_value(&c->copy, start[k]));
         for (int i = 0; i < c->graph->top.nodes.n && !some; i++) { /* no layers: the last value is the first */
             const Node *result = c->graph->top.nodes.at[i];
             if (result->op == OP_RESULT && result->in[0] == node && node_attr(result, "index")->integer == k)
@@ -370,7 +391,8 @@ static void copy_pipelined(Cutter *c, Node *node, int chunk) {
 }
 
 static Node *add_leaves(Cutter *c, Node *node, int chunk, Node *sum) {
-    if (c->pos[node->id] == POS_DISSOLVED) return add_leaves(c, node->in[1], chunk, add_leaves(c, node->in[0], chunk, sum));
+    if (c->pos[node->id] == POS_DISSOLVED)
+        return add_leaves(c, node->in[1], chunk, add_leaves(c, node->in[0], chunk, sum));
     if (!is_here(c, node, chunk) || (c->pos[node->id] == POS_FREE && chunk != c->n_chunks - 1)) return sum;
     if (c->pos[node->id] == POS_AGAIN && chunk != last_chunk(c, node)) return sum;
     Node *value = copy_value(&c->copy, node);
@@ -399,10 +421,14 @@ static Graph *make_chunk(Cutter *c, int chunk) {
     for (int i = 0; i < c->graph->top.nodes.n; i++) {
         Node *node = c->graph->top.nodes.at[i];
         bool pipelined = is_pipelined(c, node);
-        if (c->pos[node->id] == POS_DISSOLVED || !(pipelined || is_here(c, node, chunk)) || map_get(&c->copy.nodes, node)) continue;
+        if (c->pos[node->id] == POS_DISSOLVED || !(pipelined || is_here(c, node, chunk)) ||
+            map_get(&c->copy.nodes, node))
+            continue;
         map_inputs(c, node, chunk);
-        if (pipelined) copy_pipelined(c, node, chunk);
-        else copy_one(c, node);
+        if (pipelined)
+            copy_pipelined(c, node, chunk);
+        else
+            copy_one(c, node);
     }
     for (int i = 0; i < c->edges.n; i++)
         if (c->edges.at[i].value && chunk_at(c, c->edges.at[i].from) == chunk)
@@ -430,7 +456,8 @@ static void make_edge_tensors(Cutter *c, const char *prefix) {
         if (stage_of(c, from) == stage_of(c, to)) {
             edge->out->flights = (int)c->st->step->micros;
             edge->in = edge->out;
-        } else if (edge->to < c->n_chunks && c->backward) edge->in->flights = FLIGHTS_SAVED;
+        } else if (edge->to < c->n_chunks && c->backward)
+            edge->in->flights = FLIGHTS_SAVED;
         /* What skips chunks is taken much later than it is made. */
         bool skips = edge->to != edge->from + 1 && c->backward;
         if (skips && edge->in != edge->out) edge->out->flights = (int)c->st->step->micros;
@@ -461,9 +488,11 @@ static bool cut_graph(Cutter *c, Graph *graph, const char *prefix) {
     return true;
 }
 
-/* ---- the steps of the stages ------------------------------------------------------------------------------------------------- */
+/* ---- the steps of the stages
+ * ------------------------------------------------------------------------------------------------- */
 
-static void add_transfer(Cutter *c, Step *from, Step *to, Tensor *out, Tensor *in, Transfer what, int to_chunk, TransferWhen to_when) {
+static void add_transfer(Cutter *c, Step *from, Step *to, Tensor *out, Tensor *in, Transfer what, int to_chunk,
+                         TransferWhen to_when) {
     what.channel = c->n_channels++;
     what.span = out->span;
     Transfer sends = what, takes = what;
@@ -480,7 +509,8 @@ static void add_edges(Cutter *c, Step **stages, bool eval) {
         if (edge->out == edge->in) continue;
         TransferWhen out = eval ? TRANSFER_EVAL : edge->from < c->n_chunks ? TRANSFER_F : TRANSFER_B;
         TransferWhen in = eval ? TRANSFER_EVAL : edge->to < c->n_chunks ? TRANSFER_F : TRANSFER_B;
-        add_transfer(c, stages[from % n], stages[to % n], edge->out, edge->in, (Transfer){.when = out, .chunk = from / n}, to / n, in);
+        add_transfer(c, stages[from % n], stages[to % n], edge->out, edge->in,
+                     (Transfer){.when = out, .chunk = from / n}, to / n, in);
     }
 }
 
@@ -505,7 +535,8 @@ static Graph *copy_whole(Cutter *c, Graph *graph, int stage) {
     copy_region(&c->copy, &graph->top);
     for (int i = 0; i < graph->outputs.n; i++) {
         const Output *output = &graph->outputs.at[i];
-        step_output(made, stage_tensor(c, stage, output->tensor), copy_value(&c->copy, output->value), output->accumulate);
+        step_output(made, stage_tensor(c, stage, output->tensor), copy_value(&c->copy, output->value),
+                    output->accumulate);
     }
     copy_finish(&c->copy);
     c->graph = before;
@@ -541,12 +572,14 @@ static void add_weight(StageWeights *w, Arena *arena, const Init *init, Tensor *
 }
 
 /* Homes and copies of one weight that is not stacked. */
-static void share_weight(Cutter *c, StageWeights *stages, Step **steps, const Graph *const *evals, const Init *init, Tensor *gradient) {
+static void share_weight(Cutter *c, StageWeights *stages, Step **steps, const Graph *const *evals, const Init *init,
+                         Tensor *gradient) {
     int n = c->cut->n_stages, home = -1;
     for (int pass = 0; pass < 2 && home < 0; pass++)
         for (int chunk = 0; chunk < c->n_chunks && home < 0; chunk++) {
             bool writes = gradient && graph_writes(c->chunks[chunk], stage_tensor(c, chunk, gradient));
-            if (pass == 0 ? writes : chunk_uses(c, evals, chunk, stage_tensor(c, chunk, init->weight))) home = stage_of(c, chunk);
+            if (pass == 0 ? writes : chunk_uses(c, evals, chunk, stage_tensor(c, chunk, init->weight)))
+                home = stage_of(c, chunk);
         }
     if (home < 0) home = 0;
     bool *uses = NEW_N(c->arena, bool, n), *writes = NEW_N(c->arena, bool, n);
@@ -556,15 +589,18 @@ static void share_weight(Cutter *c, StageWeights *stages, Step **steps, const Gr
     }
     for (int s = 0; s < n; s++) {
         if (s != home && !uses[s]) continue;
-        Tensor *own = stage_tensor(c, s, init->weight), *sum = gradient && (writes[s] || s == home) ? stage_tensor(c, s, gradient) : NULL;
+        Tensor *own = stage_tensor(c, s, init->weight),
+               *sum = gradient && (writes[s] || s == home) ? stage_tensor(c, s, gradient) : NULL;
         add_weight(&stages[s], c->arena, init, own, sum, s == home);
         if (s == home || !gradient) continue;
         Tensor *at_home = stage_tensor(c, home, init->weight);
         add_transfer(c, steps[home], steps[s], at_home, own, (Transfer){.when = TRANSFER_WEIGHT}, 0, TRANSFER_WEIGHT);
         if (!sum) continue;
-        Tensor *received = step_tensor(c->st, step_name(c->st, "%s.from.%d", gradient->name, s), CLASS_GRADIENT, sum->dtype, sum->shape);
+        Tensor *received = step_tensor(c->st, step_name(c->st, "%s.from.%d", gradient->name, s), CLASS_GRADIENT,
+                                       sum->dtype, sum->shape);
         received->of = at_home;
-        add_transfer(c, steps[s], steps[home], sum, received, (Transfer){.when = TRANSFER_GRADIENT}, 0, TRANSFER_GRADIENT);
+        add_transfer(c, steps[s], steps[home], sum, received, (Transfer){.when = TRANSFER_GRADIENT}, 0,
+                     TRANSFER_GRADIENT);
         vec_push(c->arena, &steps[home]->sent, sum);
         vec_push(c->arena, &steps[home]->received, received);
     }
@@ -620,7 +656,8 @@ static void open_stage(Cutter *c, StageWeights *w, Step *step) {
     st->n_weights = 0;
     st->running.at = NULL, st->running.n = st->running.cap = 0;
     for (int i = 0; i < c->st->running.n; i++)
-        vec_push(c->arena, &st->running, (Running){c->st->running.at[i].name, stage_tensor(c, step->stage, c->st->running.at[i].sum)});
+        vec_push(c->arena, &st->running,
+                 (Running){c->st->running.at[i].name, stage_tensor(c, step->stage, c->st->running.at[i].sum)});
     if (st->targets) st->targets = stage_tensor(c, step->stage, st->targets);
     if (st->targets_partial) st->targets_partial = stage_tensor(c, step->stage, st->targets_partial);
 }
@@ -662,8 +699,8 @@ static void make_parts(Cutter *c) {
     }
 }
 
-Step **grad_to_stages(Session *s, const Program *program, const Train *train, const Plan *plan, ModelGraph *model, const StageCut *cut,
-                      Step **whole) {
+Step **grad_to_stages(Session *s, const Program *program, const Train *train, const Plan *plan, ModelGraph *model,
+                      const StageCut *cut, Step **whole) {
     (void)program;
     Stepper st;
     step_stepper(&st, s, train, plan, model);
@@ -679,8 +716,14 @@ Step **grad_to_stages(Session *s, const Program *program, const Train *train, co
     int local = cut->n_chunks / cut->n_stages;
     for (int i = 0; i < cut->n_stages; i++) {
         steps[i] = NEW(s->arena, Step);
-        *steps[i] = (Step){.session = s, .model = st.model, .micros = st.step->micros, .micro_batch = st.step->micro_batch, .stage = i,
-                           .n_stages = cut->n_stages, .n_chunks = local, .stage_axis = cut->axis};
+        *steps[i] = (Step){.session = s,
+                           .model = st.model,
+                           .micros = st.step->micros,
+                           .micro_batch = st.step->micro_batch,
+                           .stage = i,
+                           .n_stages = cut->n_stages,
+                           .n_chunks = local,
+                           .stage_axis = cut->axis};
         steps[i]->bodies = NEW_N(s->arena, Graph *, local);
         steps[i]->evals = NEW_N(s->arena, Graph *, local);
         open_stage(&c, &stages[i], steps[i]);
@@ -699,7 +742,8 @@ Step **grad_to_stages(Session *s, const Program *program, const Train *train, co
     return diag_count(s, SEV_ERROR) ? NULL : steps;
 }
 
-/* ---- what the plan asks for ----------------------------------------------------------------------------------------------------- */
+/* ---- what the plan asks for
+ * ----------------------------------------------------------------------------------------------------- */
 
 static bool repeats(const Region *region, Name dim) {
     for (int i = 0; i < region->nodes.n; i++) {
@@ -714,7 +758,10 @@ bool plan_stage_cut(Session *s, const Plan *plan, const ModelGraph *model, Stage
         const Rule *rule = &plan->rules.at[i];
         if (!rule->what || !repeats(&model->graph->top, rule->what)) continue;
         int chunks = rule->chunks > 0 ? (int)rule->chunks : 1;
-        *cut = (StageCut){.axis = rule->axis, .dim = rule->what, .n_stages = (int)plan->mesh.axes[rule->axis].size, .span = rule->span};
+        *cut = (StageCut){.axis = rule->axis,
+                          .dim = rule->what,
+                          .n_stages = (int)plan->mesh.axes[rule->axis].size,
+                          .span = rule->span};
         cut->n_chunks = cut->n_stages * chunks;
         cut->first = NEW_N(s->arena, int64_t, cut->n_chunks);
         cut->count = NEW_N(s->arena, int64_t, cut->n_chunks);

@@ -158,7 +158,8 @@ double step_weight_decay(const Train *train, const Tensor *weight) {
 static Node *gradient_of(const Stepper *st, Builder *b, int i) {
     Node *g = step_input(b, st->gradients[i]);
     for (int k = 0; st->others && k < st->n_others; k++)
-        if (st->others[i * st->n_others + k]) g = build_binary(b, OP_ADD, g, step_input(b, st->others[i * st->n_others + k]));
+        if (st->others[i * st->n_others + k])
+            g = build_binary(b, OP_ADD, g, step_input(b, st->others[i * st->n_others + k]));
     return g;
 }
 

@@ -6,7 +6,8 @@
  *
  * Invariants (ir_verify): inputs precede their uses and stand in the same region (or are given through region
  * parameters); no shape has a dimension twice; every attribute of the operator is set; dtypes and shapes are what the
- * operator infers; with a mesh, the types of the inputs are among those that the operator accepts for its output type. */
+ * operator infers; with a mesh, the types of the inputs are among those that the operator accepts for its output type.
+ */
 #ifndef PLAN_IR_H
 #define PLAN_IR_H
 
@@ -27,19 +28,19 @@ struct Dim {
     Name name; /* unique within the graph; a layer's own dimension is `mlp.hidden` */
     int64_t size;
     int64_t unpadded; /* the model's size where a plan made it longer; 0: it did not */
-    Dim *like;     /* a second name for the positions of another dimension, or NULL */
-    Dim **factors; /* declared factors, the left one major; n_factors 0: none */
+    Dim *like;        /* a second name for the positions of another dimension, or NULL */
+    Dim **factors;    /* declared factors, the left one major; n_factors 0: none */
     int n_factors;
-    Dim *product; /* the dimension that this one is a factor of, or NULL */
-    bool is_batch; /* sized by `train`; in a micro-batch body its logical index starts at micro * size */
+    Dim *product;     /* the dimension that this one is a factor of, or NULL */
+    bool is_batch;    /* sized by `train`; in a micro-batch body its logical index starts at micro * size */
     bool at_position; /* while sampling: of size 1, its logical index is the scalar `position` */
-    bool has_data; /* each position has a data set of its own: the loader fills what a rank holds of it */
+    bool has_data;    /* each position has a data set of its own: the loader fills what a rank holds of it */
     bool is_repeated; /* a repeat runs over it: it stacks what each layer has of its own */
     bool is_flat;     /* rule 3's flat range of elements: */
     int stored_axis;  /* the axis that stores it in parts cuts it last, whatever its place in the mesh */
     Dim *part_of;     /* a pipeline stage's layers: the whole of them, or NULL */
     int64_t first;    /* of such a part: its first one's logical index */
-    int id;        /* index in Graph.dims */
+    int id;           /* index in Graph.dims */
     Span span;
 };
 
@@ -55,8 +56,8 @@ Shape shape_of(Dim *const *dims, int n);
 void shape_add(Shape *shape, Dim *dim); /* at the end, unless it is there already */
 Shape shape_without(const Shape *shape, const Shape *removed);
 Shape shape_union(const Shape *a, const Shape *b); /* a's order, then what only b has */
-int64_t shape_elements(const Shape *shape); /* global */
-int64_t dim_logical(const Dim *dim); /* its size in the model, without padding */
+int64_t shape_elements(const Shape *shape);        /* global */
+int64_t dim_logical(const Dim *dim);               /* its size in the model, without padding */
 int64_t shape_logical_elements(const Shape *shape);
 const char *shape_text(Arena *arena, const Shape *shape); /* "[batch, seq]" */
 
@@ -111,7 +112,7 @@ typedef struct AttrValue {
     int64_t integer;
     double number;
     Name name;
-    Shape dims; /* one dimension or several */
+    Shape dims;         /* one dimension or several */
     const double *list; /* `integer` numbers: the constants of OP_VECTOR */
 } AttrValue;
 
@@ -146,12 +147,12 @@ typedef struct Tensor {
     AxisType type[MAX_MESH];
     Shape logical; /* before rule 3 made the shape a flat range; n 0: it did not */
     AxisType logical_type[MAX_MESH];
-    Name group;    /* the parameter group's word it matches ("bias", "norm"), or NULL */
+    Name group; /* the parameter group's word it matches ("bias", "norm"), or NULL */
     bool frozen;
-    bool is_gain;  /* one-dimensional: bias or norm weight */
-    bool typed;    /* `type` has been decided */
-    bool is_copy;  /* of a weight whose home is another stage: no state of its own, not saved */
-    int flights;   /* of CLASS_STAGE: copies; FLIGHTS_SAVED: one for each micro-batch in flight; 0: one */
+    bool is_gain; /* one-dimensional: bias or norm weight */
+    bool typed;   /* `type` has been decided */
+    bool is_copy; /* of a weight whose home is another stage: no state of its own, not saved */
+    int flights;  /* of CLASS_STAGE: copies; FLIGHTS_SAVED: one for each micro-batch in flight; 0: one */
     Span span;
     struct Tensor *of; /* the weight whose moment or gradient this is; the tokens that `next` shifts */
     int id;
@@ -172,15 +173,16 @@ struct Node {
     AxisType type[MAX_MESH]; /* once graph->mesh is set */
     bool backward;           /* belongs to the backward half of a micro-batch body */
     Name name;               /* the variable of the source, for messages; or NULL */
-    Name path;               /* the repeats and layer calls that it was written in: "layers.attention"; NULL at the top */
+    Name path; /* the repeats and layer calls that it was written in: "layers.attention"; NULL at the top */
     Span span;
     void *mark; /* scratch of the pass that runs */
 };
 
-/* The body of a repeat. `nodes` holds everything but the parameters, which stand in `params` alone. Inputs of the repeat node, in order: the initial value of each carry, each per-layer operand
- * (its first dimension is the repeat's), each capture. Parameters (OP_PARAM nodes) stand in the same order: the carry,
- * the slice for this layer, the capture. Results: the next value of each carry, then what is stacked. The repeat's
- * results: the last carries, then the stacked values with the repeat's dimension in front. */
+/* The body of a repeat. `nodes` holds everything but the parameters, which stand in `params` alone. Inputs of the
+ * repeat node, in order: the initial value of each carry, each per-layer operand (its first dimension is the repeat's),
+ * each capture. Parameters (OP_PARAM nodes) stand in the same order: the carry, the slice for this layer, the capture.
+ * Results: the next value of each carry, then what is stacked. The repeat's results: the last carries, then the stacked
+ * values with the repeat's dimension in front. */
 struct Region {
     Region *parent; /* NULL: the graph itself */
     Node *owner;    /* the repeat node */
@@ -245,10 +247,10 @@ Node *build_scale(Builder *b, Node *x, double factor);
 Node *build_select(Builder *b, Node *condition, Node *x, Node *y);
 Node *build_reduce(Builder *b, Op op, Node *x, const Shape *over); /* OP_SUM, OP_MAX_OVER */
 Node *build_dot(Builder *b, Node *x, Node *y, const Shape *over);
-Node *build_ramp(Builder *b, Dim *dim);                           /* logical index, i32 */
+Node *build_ramp(Builder *b, Dim *dim); /* logical index, i32 */
 Node *build_rename(Builder *b, Node *x, Dim *from, Dim *to);
 Node *build_cast(Builder *b, Node *x, DType dtype);
-Node *build_broadcast(Builder *b, Node *x, const Shape *shape);   /* to `shape`, which contains x's */
+Node *build_broadcast(Builder *b, Node *x, const Shape *shape); /* to `shape`, which contains x's */
 /* x in exactly this shape: summed over the dimensions that the shape lacks, then broadcast or transposed to it. What a
  * gradient rule returns for an operand that was broadcast. */
 Node *build_fit(Builder *b, Node *x, const Shape *shape);
@@ -264,11 +266,11 @@ Node *region_close(Builder *b, Region *region, Node *const *inputs, int n_carrie
 
 /* ---- printing, parsing, checking, evaluating ------------------------------------------------------------------ */
 
-extern const char *const reduce_name[4];  /* "sum", ... */
-extern const char *const layout_name[4];  /* "block", ... */
-void graph_print(const Graph *graph, Text *out);           /* print -> parse -> print is identical */
-Graph *graph_parse(Session *session, int32_t file);        /* NULL after diagnostics */
-bool graph_verify(const Graph *graph, Text *why);          /* false: `why` says what is wrong */
+extern const char *const reduce_name[4];            /* "sum", ... */
+extern const char *const layout_name[4];            /* "block", ... */
+void graph_print(const Graph *graph, Text *out);    /* print -> parse -> print is identical */
+Graph *graph_parse(Session *session, int32_t file); /* NULL after diagnostics */
+bool graph_verify(const Graph *graph, Text *why);   /* false: `why` says what is wrong */
 
 /* ---- extents on a rank ----------------------------------------------------------------------------------------- */
 

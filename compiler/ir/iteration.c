@@ -394,7 +394,8 @@ static bool collective_fits(const Node *node, int axis) {
     AxisType from = node->in[0]->type[axis], to = node->type[axis];
     if (node_attr(node, "axis")->integer != axis) return axis_type_equal(from, to);
     /* a scalar that each stage of a pipeline has a part of: no type of one stage's graph says so */
-    bool stages = node->op == OP_ALL_REDUCE && node->shape.n == 0 && from.kind == AXIS_REPLICATED && to.kind == AXIS_REPLICATED;
+    bool stages =
+        node->op == OP_ALL_REDUCE && node->shape.n == 0 && from.kind == AXIS_REPLICATED && to.kind == AXIS_REPLICATED;
     if (stages) return true;
     AxisKind wanted_from = node->op == OP_ALL_REDUCE || node->op == OP_REDUCE_SCATTER ? AXIS_PARTIAL
                            : node->op == OP_SHARD                                     ? AXIS_REPLICATED

@@ -15,19 +15,29 @@
  *   o@    indexed by data: a sharded o gives partial(sum), each rank contributing what it holds
  *   ~     before an operand: jointly linear (partial operands together give a partial result: add, neg, cast)
  *   *     before an operand: linear in this one while the others are whole (mul, dot, div's first)
- * A variadic operator's last operand stands for all that follow. Results are matched to dimensions as a set; their order
- * is that of the operand that holds them all, else of the operands one after the other (only where a letter is reduced
- * or indexed: elsewhere the operands' dimensions must be equal, or one operand's must contain the others').
- * Of several results, one that lacks a parallel dimension is a sum over it (partial where it is cut).
- * Examples: add "~..., ~... -> ...", mul "*..., *... -> ...", exp "... -> ...", sum "~... o+ -> ...",
- * max_over "... o^ -> ...", dot "*... o+, *... o+ -> ...", lookup "*o@ ..., ... -> ... ..." */
+ * A variadic operator's last operand stands for all that follow. Results are matched to dimensions as a set; their
+ * order is that of the operand that holds them all, else of the operands one after the other (only where a letter is
+ * reduced or indexed: elsewhere the operands' dimensions must be equal, or one operand's must contain the others'). Of
+ * several results, one that lacks a parallel dimension is a sum over it (partial where it is cut). Examples: add "~...,
+ * ~... -> ...", mul "*..., *... -> ...", exp "... -> ...", sum "~... o+ -> ...", max_over "... o^ -> ...", dot "*...
+ * o+, *... o+ -> ...", lookup "*o@ ..., ... -> ... ..." */
 #ifndef PLAN_OP_H
 #define PLAN_OP_H
 
 #include "ir/ir.h"
 #include "ir/loop.h"
 
-typedef enum AttrKind { ATTR_NONE, ATTR_INT, ATTR_FLOAT, ATTR_BOOL, ATTR_NAME, ATTR_DTYPE, ATTR_DIM, ATTR_DIMS, ATTR_LIST } AttrKind;
+typedef enum AttrKind {
+    ATTR_NONE,
+    ATTR_INT,
+    ATTR_FLOAT,
+    ATTR_BOOL,
+    ATTR_NAME,
+    ATTR_DTYPE,
+    ATTR_DIM,
+    ATTR_DIMS,
+    ATTR_LIST
+} AttrKind;
 
 typedef struct AttrInfo {
     const char *name;
@@ -56,7 +66,8 @@ typedef struct Array Array;
 typedef struct EvalContext EvalContext;
 typedef struct OpCase OpCase;
 
-/* dtype, shape (and outs) of `node`, whose op, inputs and attributes are set. False after a diagnostic at node->span. */
+/* dtype, shape (and outs) of `node`, whose op, inputs and attributes are set. False after a diagnostic at node->span.
+ */
 typedef bool OpInfer(Graph *graph, Node *node);
 /* Adds the nodes of the gradient: given d(loss)/d(result k) in grad_out[k] (NULL: zero), fill grad_in[i] for each
  * input that has one (leave NULL otherwise). */
@@ -67,9 +78,9 @@ typedef Node *OpExpand(Builder *b, const Node *node, Node *const *in);
 typedef void OpExpandResults(Builder *b, const Node *node, Node *const *in, Node **results);
 /* Naive reference on one rank, in double precision. `out` arrays are allocated. */
 typedef void OpEval(EvalContext *context, const Node *node, const Array *const *in, Array *const *out);
-/* One element of LOWER_MAP, in terms of loop instructions. `in` holds the operands' elements, then (from in[n_in] on) the
- * logical index of the result along each of its dimensions: offsets of rank and micro-batch are included (what ramp,
- * vector and the random operators read; -1 is allowed where the operator does not set `reads_index`). */
+/* One element of LOWER_MAP, in terms of loop instructions. `in` holds the operands' elements, then (from in[n_in] on)
+ * the logical index of the result along each of its dimensions: offsets of rank and micro-batch are included (what
+ * ramp, vector and the random operators read; -1 is allowed where the operator does not set `reads_index`). */
 typedef LoopValue OpEmit(LoopBuilder *loop, const Node *node, const LoopValue *in);
 
 typedef struct OpInfo {
@@ -80,20 +91,20 @@ typedef struct OpInfo {
     const char *variadic;   /* name of a last operand that may be repeated, or NULL */
     AttrInfo attrs[6];
     const char *dims;
-    bool language;          /* callable from .plan text under its name */
-    bool cheap;             /* elementwise and cloned into the backward pass instead of being saved */
-    int n_results;          /* 0: one result; otherwise a tuple of that many */
-    OpInfer *infer;         /* NULL: from `dims` */
-    OpGrad *grad;           /* NULL: expand has it, or OP_NO_GRAD */
-    bool no_grad;           /* explicitly without a gradient */
+    bool language;  /* callable from .plan text under its name */
+    bool cheap;     /* elementwise and cloned into the backward pass instead of being saved */
+    int n_results;  /* 0: one result; otherwise a tuple of that many */
+    OpInfer *infer; /* NULL: from `dims` */
+    OpGrad *grad;   /* NULL: expand has it, or OP_NO_GRAD */
+    bool no_grad;   /* explicitly without a gradient */
     OpExpand *expand;
     OpExpandResults *expand_results; /* instead of expand, with n_results > 0 */
     LowerKind lower;
-    OpEmit *emit;           /* LOWER_MAP */
-    bool reads_index;       /* emit reads logical indices */
+    OpEmit *emit;     /* LOWER_MAP */
+    bool reads_index; /* emit reads logical indices */
     OpEval *eval;
-    double flops;           /* per point of the iteration space; 0: 1 */
-    const OpCase *cases;    /* ends with a zeroed one; see tests/ops */
+    double flops;        /* per point of the iteration space; 0: 1 */
+    const OpCase *cases; /* ends with a zeroed one; see tests/ops */
 } OpInfo;
 
 extern const OpInfo *const op_table[OP_COUNT];
@@ -117,7 +128,14 @@ struct OpCase {
 
 /* ---- the iteration space of a node, from its dimension string -------------------------------------------------- */
 
-typedef enum LetterKind { LETTER_PARALLEL, LETTER_SUM, LETTER_MAX, LETTER_MIN, LETTER_WHOLE, LETTER_INDEXED } LetterKind;
+typedef enum LetterKind {
+    LETTER_PARALLEL,
+    LETTER_SUM,
+    LETTER_MAX,
+    LETTER_MIN,
+    LETTER_WHOLE,
+    LETTER_INDEXED
+} LetterKind;
 
 typedef struct Letter {
     Dim *dim;
@@ -137,8 +155,8 @@ static inline bool lower_is_gather(LowerKind lower) {
     return lower == LOWER_GATHER || lower == LOWER_TO_SLOTS || lower == LOWER_FROM_SLOTS;
 }
 bool op_infer_shapes(Graph *graph, Node *node);
-/* Where the dimension `in` of a view's operand is in its result (NULL: nowhere as a cut one): views keep their operand's
- * type under the new name. */
+/* Where the dimension `in` of a view's operand is in its result (NULL: nowhere as a cut one): views keep their
+ * operand's type under the new name. */
 Dim *view_result_dim(const Node *view, Dim *in);
 /* Whether the operator accepts its inputs' types on this mesh axis for the type that the node has. */
 bool op_types_fit(const Node *node, int axis);

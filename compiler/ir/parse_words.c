@@ -16,7 +16,8 @@ void gtext_fail(GraphText *p, int32_t lo, const char *expected) {
     const char *at = p->text + lo;
     int n = 0;
     while (at[n] && at[n] != '\n' && n < 24) n++;
-    Diag *diag = diag_error(p->session, "P0090", (Span){p->file, lo, *at ? lo + 1 : lo}, "graph text: expected %s", expected);
+    Diag *diag =
+        diag_error(p->session, "P0090", (Span){p->file, lo, *at ? lo + 1 : lo}, "graph text: expected %s", expected);
     diag_label(diag, *at ? "here stands `%.*s`" : "the text ends here", n, at);
     diag_help(diag, "the form is described in compiler/ir/parse.c");
 }

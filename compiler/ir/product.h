@@ -17,8 +17,8 @@ typedef struct ProductDim {
 } ProductDim;
 
 /* C[batch, m, n] (+)= sum over k of A[batch, m, k] * B[batch, k, n]; each group holds up to four dimensions, the last
- * one fastest. It is fastest when the last n or the last m has stride 1 in C (any strides work). The epilogue is a Loop over
- * [rows, columns] of C, run on rows of C once they are complete: rows are the points of (batch..., m...), or of
+ * one fastest. It is fastest when the last n or the last m has stride 1 in C (any strides work). The epilogue is a Loop
+ * over [rows, columns] of C, run on rows of C once they are complete: rows are the points of (batch..., m...), or of
  * (batch..., n...) where the last n has not stride 1 in C; see PrtProduct in runtime/include/plan_rt.h. */
 typedef struct Product {
     ProductDim batch[PRODUCT_MAX_DIMS], m[PRODUCT_MAX_DIMS], n[PRODUCT_MAX_DIMS], k[PRODUCT_MAX_DIMS];
@@ -33,17 +33,18 @@ typedef struct Product {
  * one major. */
 typedef struct Attend {
     int64_t batch, seq, key, kv_head, group, width; /* width: of a head */
-    int64_t q_batch, q_seq, q_head;                 /* stride of head = (kv_head, group) flattened; width has stride 1 */
+    int64_t q_batch, q_seq, q_head; /* stride of head = (kv_head, group) flattened; width has stride 1 */
     int64_t k_batch, k_key, k_head;
     int64_t v_batch, v_key, v_head;
-    int64_t o_batch, o_seq, o_head;                 /* also of d_out; dq, dk, dv are laid out as q, k, v */
-    int64_t l_batch, l_seq, l_head;                 /* lse */
+    int64_t o_batch, o_seq, o_head; /* also of d_out; dq, dk, dv are laid out as q, k, v */
+    int64_t l_batch, l_seq, l_head; /* lse */
     double scale;
     bool causal;
 } Attend;
 
 /* out[index[i], :] += rows[i, :] for i in order; rows outside [0, n_out) are skipped (they belong to other ranks). The
- * work is cut by columns, so the order of additions never depends on threads. Without accumulate, out is zeroed first. */
+ * work is cut by columns, so the order of additions never depends on threads. Without accumulate, out is zeroed first.
+ */
 typedef struct Scatter {
     int64_t n_rows, n_out, width;
     int64_t row_stride, out_stride;

@@ -11,12 +11,13 @@ const char *const dtype_name[DT_COUNT] = {
 
 const char *const tensor_class_name[CLASS_COUNT] = {
     [CLASS_WEIGHT] = "weight", [CLASS_MOMENT] = "moment", [CLASS_GRADIENT] = "gradient", [CLASS_DATA] = "data",
-    [CLASS_SCALAR] = "scalar", [CLASS_RESULT] = "result", [CLASS_CACHE] = "cache", [CLASS_STAGE] = "stage",
+    [CLASS_SCALAR] = "scalar", [CLASS_RESULT] = "result", [CLASS_CACHE] = "cache",       [CLASS_STAGE] = "stage",
 };
 
 const char *const reduce_name[4] = {
     [REDUCE_SUM] = "sum", [REDUCE_MAX] = "max", [REDUCE_MIN] = "min", [REDUCE_OR] = "or"};
-const char *const layout_name[4] = {[LAYOUT_BLOCK] = "block", [LAYOUT_BALANCED] = "balanced", [LAYOUT_TABLE] = "table", [LAYOUT_FLAT] = "flat"};
+const char *const layout_name[4] = {
+    [LAYOUT_BLOCK] = "block", [LAYOUT_BALANCED] = "balanced", [LAYOUT_TABLE] = "table", [LAYOUT_FLAT] = "flat"};
 
 int64_t dtype_bytes(DType dtype) {
     static const int64_t bytes[DT_COUNT] = {

@@ -35,7 +35,8 @@ static const char *shown(Verifier *v, DType dtype, const Shape *shape) {
 /* ---- shapes, types, attributes ----------------------------------------------------------------------------------- */
 
 static bool owns_dim(const Verifier *v, const Dim *dim) {
-    if (dim->is_flat || dim->part_of) return graph_find_dim(v->graph, dim->name) == dim; /* shared by the graphs of a step */
+    if (dim->is_flat || dim->part_of)
+        return graph_find_dim(v->graph, dim->name) == dim; /* shared by the graphs of a step */
     return dim->id >= 0 && dim->id < v->graph->dims.n && v->graph->dims.at[dim->id] == dim;
 }
 

@@ -11,7 +11,18 @@
 #include "ir/product.h"
 #include "schedule/schedule.h"
 
-typedef enum MemoryKind { MEM_WEIGHT, MEM_GRADIENT, MEM_MOMENT, MEM_ACTIVATION, MEM_TEMPORARY, MEM_DATA, MEM_SCALAR, MEM_CACHE, MEM_SCRATCH, MEM_KINDS } MemoryKind;
+typedef enum MemoryKind {
+    MEM_WEIGHT,
+    MEM_GRADIENT,
+    MEM_MOMENT,
+    MEM_ACTIVATION,
+    MEM_TEMPORARY,
+    MEM_DATA,
+    MEM_SCALAR,
+    MEM_CACHE,
+    MEM_SCRATCH,
+    MEM_KINDS
+} MemoryKind;
 extern const char *const memory_kind_name[MEM_KINDS];
 
 typedef struct Kernel Kernel;
@@ -41,7 +52,17 @@ typedef struct BufferRef {
     int64_t scale, shift, modulus;
 } BufferRef;
 
-typedef enum KernelKind { KERNEL_LOOP, KERNEL_PRODUCT, KERNEL_ATTEND, KERNEL_ATTEND_GRAD, KERNEL_SCATTER, KERNEL_TOP_K, KERNEL_COLLECTIVE, KERNEL_TRANSFER, KERNEL_REPEAT } KernelKind;
+typedef enum KernelKind {
+    KERNEL_LOOP,
+    KERNEL_PRODUCT,
+    KERNEL_ATTEND,
+    KERNEL_ATTEND_GRAD,
+    KERNEL_SCATTER,
+    KERNEL_TOP_K,
+    KERNEL_COLLECTIVE,
+    KERNEL_TRANSFER,
+    KERNEL_REPEAT
+} KernelKind;
 
 typedef VEC(Kernel *) KernelList;
 
@@ -76,27 +97,27 @@ struct Kernel {
     Span span;
     BufferRef *refs; /* in the order of the kernel's pointers; products: A, B, C, then the epilogue's */
     int n_refs;
-    Loop *loop;                /* KERNEL_LOOP; a product's epilogue */
-    Product *product;          /* KERNEL_PRODUCT */
-    /* Attention: the first query's logical position is the sum of these scalars (the rank's coordinate, the position that
-     * is sampled) times their scales. */
+    Loop *loop;       /* KERNEL_LOOP; a product's epilogue */
+    Product *product; /* KERNEL_PRODUCT */
+    /* Attention: the first query's logical position is the sum of these scalars (the rank's coordinate, the position
+     * that is sampled) times their scales. */
     Buffer *starts[MAX_MESH + 1];
     int64_t start_scales[MAX_MESH + 1];
     int n_starts;
-    Attend *attend;            /* KERNEL_ATTEND: q k v out lse; KERNEL_ATTEND_GRAD: q k v out lse d_out dq dk dv */
-    Scatter *scatter;          /* KERNEL_SCATTER: out, index, rows */
-    TopK *top_k;               /* KERNEL_TOP_K: p, chosen, slot, source */
-    Collective *collective;    /* KERNEL_COLLECTIVE: in, out */
-    Handover *handover;        /* KERNEL_TRANSFER: what is sent or received; a wait has none */
+    Attend *attend;         /* KERNEL_ATTEND: q k v out lse; KERNEL_ATTEND_GRAD: q k v out lse d_out dq dk dv */
+    Scatter *scatter;       /* KERNEL_SCATTER: out, index, rows */
+    TopK *top_k;            /* KERNEL_TOP_K: p, chosen, slot, source */
+    Collective *collective; /* KERNEL_COLLECTIVE: in, out */
+    Handover *handover;     /* KERNEL_TRANSFER: what is sent or received; a wait has none */
     /* KERNEL_REPEAT */
     Dim *dim;
     int64_t count;
     bool descending;
-    Buffer *index; /* i32: the layer index, written before each round */
+    Buffer *index;       /* i32: the layer index, written before each round */
     int64_t index_first; /* that of the part's first layer */
     KernelList body;
     VEC(Buffer *) through; /* buffers of outside that the body uses: they live as long as the repeat */
-    int first, last; /* positions in the timeline */
+    int first, last;       /* positions in the timeline */
 };
 
 /* One entry point of the program: an action kind of the schedule, or init, eval, decode. */
@@ -114,10 +135,10 @@ typedef struct RoleProgram {
     int role;
     VEC(Buffer *) buffers;
     VEC(Entry) entries;
-    int64_t arena_bytes;    /* what the rank allocates */
-    int64_t live_peak;      /* the largest sum of live bytes: a lower bound of arena_bytes */
+    int64_t arena_bytes;        /* what the rank allocates */
+    int64_t live_peak;          /* the largest sum of live bytes: a lower bound of arena_bytes */
     int64_t by_kind[MEM_KINDS]; /* at the peak */
-    int64_t scratch_bytes;  /* packing panels of products, for each worker thread */
+    int64_t scratch_bytes;      /* packing panels of products, for each worker thread */
 } RoleProgram;
 
 void kernels_print(const RoleProgram *program, Text *out);

@@ -7,8 +7,8 @@
 
 #include <stdlib.h>
 
-const char *const memory_kind_name[MEM_KINDS] = {"weight", "gradient", "moment", "activation", "temporary", "data", "scalar", "cache",
-                                                 "scratch"};
+const char *const memory_kind_name[MEM_KINDS] = {"weight", "gradient", "moment", "activation", "temporary",
+                                                 "data",   "scalar",   "cache",  "scratch"};
 
 static int64_t buffer_bytes(const Buffer *buffer) { return (buffer->bytes * buffer->flights + 63) / 64 * 64; }
 
@@ -27,7 +27,8 @@ static int64_t place_persistent(RoleProgram *program) {
     return top;
 }
 
-/* ---- intervals ------------------------------------------------------------------------------------------------------- */
+/* ---- intervals
+ * ------------------------------------------------------------------------------------------------------- */
 
 static bool overlap_in_time(const Buffer *a, const Buffer *b) { return a->first <= b->last && b->first <= a->last; }
 
@@ -75,19 +76,23 @@ static int by_first(const void *x, const void *y) {
 
 static int by_area(const void *x, const void *y) {
     const Buffer *a = *(Buffer *const *)x, *b = *(Buffer *const *)y;
-    double aa = (double)buffer_bytes(a) * (a->last - a->first + 1), ab = (double)buffer_bytes(b) * (b->last - b->first + 1);
+    double aa = (double)buffer_bytes(a) * (a->last - a->first + 1),
+           ab = (double)buffer_bytes(b) * (b->last - b->first + 1);
     return aa != ab ? (aa > ab ? -1 : 1) : a->id - b->id;
 }
 
-/* ---- what is live --------------------------------------------------------------------------------------------------- */
+/* ---- what is live ---------------------------------------------------------------------------------------------------
+ */
 
 static void measure(RoleProgram *program) {
     int positions = program->entries.n ? vec_last(&program->entries).last + 2 : 1;
     int64_t *change = NEW_N(program->arena, int64_t, positions + 1), persistent = 0;
     for (int i = 0; i < program->buffers.n; i++) {
         const Buffer *buffer = program->buffers.at[i];
-        if (buffer->persistent) persistent += buffer_bytes(buffer);
-        else if (buffer_used(buffer)) change[buffer->first] += buffer_bytes(buffer), change[buffer->last + 1] -= buffer_bytes(buffer);
+        if (buffer->persistent)
+            persistent += buffer_bytes(buffer);
+        else if (buffer_used(buffer))
+            change[buffer->first] += buffer_bytes(buffer), change[buffer->last + 1] -= buffer_bytes(buffer);
     }
     int64_t live = persistent;
     int peak = 0;
@@ -111,7 +116,8 @@ void kernels_to_memory(RoleProgram *program) {
     int n = 0;
     Buffer **buffers = NEW_N(program->arena, Buffer *, program->buffers.n + 1);
     for (int i = 0; i < program->buffers.n; i++)
-        if (!program->buffers.at[i]->persistent && buffer_used(program->buffers.at[i])) buffers[n++] = program->buffers.at[i];
+        if (!program->buffers.at[i]->persistent && buffer_used(program->buffers.at[i]))
+            buffers[n++] = program->buffers.at[i];
     int (*const orders[])(const void *, const void *) = {by_size, by_area, by_life, by_first};
     int64_t *best = NEW_N(program->arena, int64_t, program->buffers.n + 1); /* by Buffer.id */
     for (size_t k = 0; k < sizeof orders / sizeof *orders && best_top > program->live_peak; k++) {

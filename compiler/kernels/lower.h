@@ -1,4 +1,5 @@
-/* Between the files that lower graphs to kernels: where a value lies, and which kernel makes it. Private to this folder. */
+/* Between the files that lower graphs to kernels: where a value lies, and which kernel makes it. Private to this
+ * folder. */
 #ifndef PLAN_LOWER_H
 #define PLAN_LOWER_H
 
@@ -17,12 +18,12 @@ typedef enum UnitKind { UNIT_LOOP, UNIT_NODE } UnitKind;
 typedef struct Unit Unit;
 struct Unit {
     UnitKind kind;
-    int id;        /* number of its first node: the order among equals */
+    int id; /* number of its first node: the order among equals */
     NodeList nodes;
-    Shape domain;  /* iteration space of a loop */
+    Shape domain;     /* iteration space of a loop */
     const Node *like; /* whose types say what the rank holds of it */
-    Shape reduced; /* its inner dimensions; empty: elementwise */
-    bool merged;   /* swallowed by another */
+    Shape reduced;    /* its inner dimensions; empty: elementwise */
+    bool merged;      /* swallowed by another */
     bool done;
     int mark;
 };
@@ -30,18 +31,18 @@ struct Unit {
 /* What the lowering knows of a node's value; Node.mark points to it. */
 typedef struct Value {
     Node *node;
-    Unit *unit;      /* in this region and phase; NULL for inputs, params and generators */
-    bool generator;  /* made anew in each loop that uses it: constants, ramps, random bits */
-    bool inlined;    /* computed in every loop that uses it rather than stored */
-    bool stored;     /* needs memory */
+    Unit *unit;     /* in this region and phase; NULL for inputs, params and generators */
+    bool generator; /* made anew in each loop that uses it: constants, ramps, random bits */
+    bool inlined;   /* computed in every loop that uses it rather than stored */
+    bool stored;    /* needs memory */
     bool has_place;
     bool accumulate; /* the store adds to what is there */
     bool saved;      /* made in the forward half, used in the backward half */
     bool fixed;      /* its place was given (an output, a carry, a stack): never reused in place */
     Location place;
-    Location *outs;     /* of tuple nodes: a place for each result; has_outs marks those given beforehand */
+    Location *outs; /* of tuple nodes: a place for each result; has_outs marks those given beforehand */
     bool *has_outs, *outs_accumulate, *outs_saved;
-    int uses_left;   /* units that have still to read it */
+    int uses_left; /* units that have still to read it */
 } Value;
 
 typedef struct Lowering {
@@ -69,7 +70,7 @@ Location place_row_major(const Lowering *l, const Node *node, BufferRef ref);
 bool place_is_row_major(const Lowering *l, const Node *node, const Location *place);
 
 Buffer *lower_buffer(Lowering *l, Name name, MemoryKind kind, DType dtype, int64_t bytes, Span span);
-Buffer *lower_tensor(Lowering *l, Tensor *tensor);    /* persistent storage of a tensor */
+Buffer *lower_tensor(Lowering *l, Tensor *tensor); /* persistent storage of a tensor */
 Buffer *lower_scalar(Lowering *l, const char *name, DType dtype);
 void lower_touch(Lowering *l, Buffer *buffer, int position);
 Kernel *lower_kernel(Lowering *l, KernelKind kind, const char *what, Span span);
@@ -83,26 +84,31 @@ bool node_in_loop(const Node *node); /* lowered as part of a loop */
 bool node_is_generator(const Node *node);
 
 void lower_loop_unit(Lowering *l, Unit *unit);
-void lower_node_unit(Lowering *l, Node *node);          /* products, attention, collectives, views, repeats */
-/* out[i] = in[i] over up to LOOP_MAX_AXES axes; with a coordinate, `in` starts coordinate * coordinate_stride further. */
+void lower_node_unit(Lowering *l, Node *node); /* products, attention, collectives, views, repeats */
+/* out[i] = in[i] over up to LOOP_MAX_AXES axes; with a coordinate, `in` starts coordinate * coordinate_stride further.
+ */
 typedef struct CopySpace {
     int64_t extent[LOOP_MAX_AXES], from[LOOP_MAX_AXES], to[LOOP_MAX_AXES]; /* strides in elements */
     int n;
     Buffer *coordinate; /* or NULL */
     int64_t coordinate_stride;
 } CopySpace;
-void lower_strided_copy(Lowering *l, const CopySpace *space, DType dtype, BufferRef from, BufferRef to, bool accumulate, Span span);
+void lower_strided_copy(Lowering *l, const CopySpace *space, DType dtype, BufferRef from, BufferRef to, bool accumulate,
+                        Span span);
 /* Zeros: n elements from `first` on, in each of `blocks` blocks. */
-void lower_zero(Lowering *l, Buffer *buffer, int64_t first, int64_t n, int64_t blocks, int64_t stride, DType dtype, Span span);
+void lower_zero(Lowering *l, Buffer *buffer, int64_t first, int64_t n, int64_t blocks, int64_t stride, DType dtype,
+                Span span);
 /* out (+)= in, element by element; both have the shape of `like`. */
 void lower_copy(Lowering *l, Node *like, const Location *from, const Location *to, bool accumulate);
 void lower_region(Lowering *l, Region *region, bool backward);
 void lower_repeat(Lowering *l, Node *node);
-/* Before the region that holds the repeat is lowered: memory of its carries, so that the first values are made there. */
+/* Before the region that holds the repeat is lowered: memory of its carries, so that the first values are made there.
+ */
 void prepare_repeat(Lowering *l, Node *node);
-/* Gives `node` (or, for a result, its tuple) a place to be made in. False when it has one already or cannot take one. */
+/* Gives `node` (or, for a result, its tuple) a place to be made in. False when it has one already or cannot take one.
+ */
 bool give_place(Lowering *l, Node *node, const Location *place, bool accumulate);
-Value *value_new(Lowering *l, Node *node); /* the node's value, made on first call */
-Location value_place(Lowering *l, Node *node);             /* of a stored value; makes memory on first use */
+Value *value_new(Lowering *l, Node *node);     /* the node's value, made on first call */
+Location value_place(Lowering *l, Node *node); /* of a stored value; makes memory on first use */
 
 #endif

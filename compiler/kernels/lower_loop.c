@@ -11,11 +11,11 @@ typedef struct Emit {
     Unit *unit;
     LoopBuilder b;
     Kernel *kernel;
-    Shape axes;      /* outer dimensions, then inner ones */
+    Shape axes; /* outer dimensions, then inner ones */
     int n_outer;
-    int time;        /* of the pass that is being emitted */
-    Map full, rows;  /* Node -> LoopValue + 1, in this pass; of the row, for good */
-    Map times;       /* Node -> time + 1 */
+    int time;              /* of the pass that is being emitted */
+    Map full, rows;        /* Node -> LoopValue + 1, in this pass; of the row, for good */
+    Map times;             /* Node -> time + 1 */
     VEC(Node *) row_loads; /* outside values over rows: read in the first row pass */
 } Emit;
 
@@ -40,14 +40,16 @@ static int first_element_operand(const Node *node) {
     return lower_is_gather(lower) || lower == LOWER_CACHE;
 }
 
-/* ---- times ----------------------------------------------------------------------------------------------------------- */
+/* ---- times
+ * ----------------------------------------------------------------------------------------------------------- */
 
 static int node_time(Emit *e, Node *node) {
     void *known = map_get(&e->times, node);
     if (known) return (int)(intptr_t)known - 1;
     int time = 0;
     bool row = is_row(e, node) && !is_reduce(node);
-    if (!in_unit(e, node)) time = row ? 0 : 1;
+    if (!in_unit(e, node))
+        time = row ? 0 : 1;
     else {
         for (int k = first_element_operand(node); k < node->n_in; k++) {
             int t = node_time(e, node->in[k]) + (is_reduce(node->in[k]) && in_unit(e, node->in[k]));
@@ -60,18 +62,20 @@ static int node_time(Emit *e, Node *node) {
     return time;
 }
 
-/* ---- accesses ---------------------------------------------------------------------------------------------------------- */
+/* ---- accesses
+ * ---------------------------------------------------------------------------------------------------------- */
 
 static LoopMemory memory_of(DType dtype) {
-    static const LoopMemory memory[DT_COUNT] = {[DT_F32] = LOOP_MEM_F32, [DT_BF16] = LOOP_MEM_BF16, [DT_F16] = LOOP_MEM_F16,
-                                                [DT_I32] = LOOP_MEM_I32, [DT_U32] = LOOP_MEM_I32,   [DT_BOOL] = LOOP_MEM_U8};
+    static const LoopMemory memory[DT_COUNT] = {
+        [DT_F32] = LOOP_MEM_F32, [DT_BF16] = LOOP_MEM_BF16, [DT_F16] = LOOP_MEM_F16,
+        [DT_I32] = LOOP_MEM_I32, [DT_U32] = LOOP_MEM_I32,   [DT_BOOL] = LOOP_MEM_U8};
     if (dtype == DT_F64) BUG("f64 has no loop memory");
     return memory[dtype];
 }
 
 static bool same_ref(const BufferRef *a, const BufferRef *b) {
-    return a->buffer == b->buffer && a->offset == b->offset && a->step == b->step && a->scale == b->scale && a->shift == b->shift &&
-           a->modulus == b->modulus;
+    return a->buffer == b->buffer && a->offset == b->offset && a->step == b->step && a->scale == b->scale &&
+           a->shift == b->shift && a->modulus == b->modulus;
 }
 
 static int pointer_of(Emit *e, BufferRef ref) {
@@ -111,16 +115,19 @@ static LoopValue logical_index(Emit *e, const Node *node, Dim *dim) {
         char name[128];
         snprintf(name, sizeof name, "coord.%s", mesh->axes[a].name);
         LoopValue coordinate = load_scalar(e, lower_scalar(e->l, name, DT_I32));
-        index = loop_emit(&e->b, LOOP_IADD, index, loop_emit(&e->b, LOOP_IMUL, coordinate, loop_const_i(&e->b, part), -1), -1);
+        index = loop_emit(&e->b, LOOP_IADD, index,
+                          loop_emit(&e->b, LOOP_IMUL, coordinate, loop_const_i(&e->b, part), -1), -1);
     }
     if (dim->is_batch && e->l->graph->micro) {
         LoopValue micro = load_scalar(e, lower_scalar(e->l, "micro", DT_I32));
-        index = loop_emit(&e->b, LOOP_IADD, index, loop_emit(&e->b, LOOP_IMUL, micro, loop_const_i(&e->b, dim->size), -1), -1);
+        index = loop_emit(&e->b, LOOP_IADD, index,
+                          loop_emit(&e->b, LOOP_IMUL, micro, loop_const_i(&e->b, dim->size), -1), -1);
     }
     return index;
 }
 
-/* ---- values -------------------------------------------------------------------------------------------------------------- */
+/* ---- values
+ * -------------------------------------------------------------------------------------------------------------- */
 
 static LoopValue emit_value(Emit *e, Node *node);
 
@@ -139,7 +146,8 @@ static LoopValue local_index(Emit *e, const Node *node, const Dim *dim, LoopValu
         char name[128];
         snprintf(name, sizeof name, "coord.%s", mesh->axes[a].name);
         LoopValue coordinate = load_scalar(e, lower_scalar(e->l, name, DT_I32));
-        index = loop_emit(&e->b, LOOP_ISUB, index, loop_emit(&e->b, LOOP_IMUL, coordinate, loop_const_i(&e->b, part), -1), -1);
+        index = loop_emit(&e->b, LOOP_ISUB, index,
+                          loop_emit(&e->b, LOOP_IMUL, coordinate, loop_const_i(&e->b, part), -1), -1);
     }
     return index;
 }
@@ -173,7 +181,8 @@ static LoopValue emit_gather(Emit *e, Node *node) {
 
 /* An index along two dimensions at once: major * its stride + minor * the other, in steps of the minor one where the
  * major one is a multiple of it. */
-static LoopValue pair_index(Emit *e, LoopAccess *access, LoopValue major, int64_t major_stride, LoopValue minor, int64_t minor_stride) {
+static LoopValue pair_index(Emit *e, LoopAccess *access, LoopValue major, int64_t major_stride, LoopValue minor,
+                            int64_t minor_stride) {
     bool in_steps = minor_stride > 0 && major_stride % minor_stride == 0;
     access->index_stride = in_steps ? minor_stride : 1;
     LoopValue at = loop_emit(&e->b, LOOP_IMUL, major, loop_const_i(&e->b, major_stride / access->index_stride), -1);
@@ -194,12 +203,15 @@ static LoopValue emit_to_slots(Emit *e, Node *node) {
     Location place = value_place(e->l, x);
     LoopAccess access = access_to(e, &place, &x->shape, x->dtype, over);
     LoopValue source = emit_value(e, node->in[1]);
-    int64_t picks = node_attr(node, "pick")->dims.dims[0]->size, stride = place.stride[shape_find(&x->shape, over->dims[0])];
+    int64_t picks = node_attr(node, "pick")->dims.dims[0]->size,
+            stride = place.stride[shape_find(&x->shape, over->dims[0])];
     LoopValue inside = loop_emit(&e->b, LOOP_ILE, loop_const_i(&e->b, 0), source, -1);
     LoopValue token = divided(e, source, picks), index = token;
-    if (over->n == 1) access.index_stride = stride;
+    if (over->n == 1)
+        access.index_stride = stride;
     else {
-        LoopValue pick = loop_emit(&e->b, LOOP_ISUB, source, loop_emit(&e->b, LOOP_IMUL, token, loop_const_i(&e->b, picks), -1), -1);
+        LoopValue pick =
+            loop_emit(&e->b, LOOP_ISUB, source, loop_emit(&e->b, LOOP_IMUL, token, loop_const_i(&e->b, picks), -1), -1);
         index = pair_index(e, &access, token, stride, pick, place.stride[shape_find(&x->shape, over->dims[1])]);
     }
     return gather_inside(e, access, index, inside);
@@ -216,7 +228,8 @@ static LoopValue emit_from_slots(Emit *e, Node *node) {
     LoopValue inside = loop_emit(&e->b, LOOP_ILE, loop_const_i(&e->b, 0), at, -1);
     int64_t held = lower_extent(e->l, y, expert);
     if (held < expert->size) inside = loop_emit(&e->b, LOOP_AND, inside, is_below(e, chosen, held), -1);
-    LoopValue index = pair_index(e, &access, chosen, place.stride[shape_find(&y->shape, expert)], at, place.stride[shape_find(&y->shape, slot)]);
+    LoopValue index = pair_index(e, &access, chosen, place.stride[shape_find(&y->shape, expert)], at,
+                                 place.stride[shape_find(&y->shape, slot)]);
     return gather_inside(e, access, index, inside);
 }
 
@@ -252,21 +265,30 @@ static LoopValue emit_value(Emit *e, Node *node) {
     void *known = map_get(memo, node);
     if (known) return (LoopValue)(intptr_t)known - 1;
     LoopValue value;
-    bool early = in_unit(e, node) && value_of(node)->stored && !value_of(node)->generator && node_time(e, node) < e->time;
-    if (!in_unit(e, node) || (early && !row)) value = emit_load(e, node);
-    else if (is_reduce(node)) value = loop_emit(&e->b, reduce_op(node), emit_value(e, node->in[0]), -1, -1);
-    else if (op_info(node)->lower == LOWER_GATHER) value = emit_gather(e, node);
-    else if (op_info(node)->lower == LOWER_TO_SLOTS) value = emit_to_slots(e, node);
-    else if (op_info(node)->lower == LOWER_FROM_SLOTS) value = emit_from_slots(e, node);
-    else if (op_info(node)->lower == LOWER_CACHE) value = emit_cache(e, node);
-    else value = emit_map(e, node);
+    bool early =
+        in_unit(e, node) && value_of(node)->stored && !value_of(node)->generator && node_time(e, node) < e->time;
+    if (!in_unit(e, node) || (early && !row))
+        value = emit_load(e, node);
+    else if (is_reduce(node))
+        value = loop_emit(&e->b, reduce_op(node), emit_value(e, node->in[0]), -1, -1);
+    else if (op_info(node)->lower == LOWER_GATHER)
+        value = emit_gather(e, node);
+    else if (op_info(node)->lower == LOWER_TO_SLOTS)
+        value = emit_to_slots(e, node);
+    else if (op_info(node)->lower == LOWER_FROM_SLOTS)
+        value = emit_from_slots(e, node);
+    else if (op_info(node)->lower == LOWER_CACHE)
+        value = emit_cache(e, node);
+    else
+        value = emit_map(e, node);
     /* A row value that an inner pass had to make is known in that pass only, unless it is a reduction. */
     if (row && e->time % 2 == 1 && !is_reduce(node)) memo = &e->full;
     map_put(e->l->arena, memo, node, (void *)(intptr_t)(value + 1));
     return value;
 }
 
-/* ---- passes ---------------------------------------------------------------------------------------------------------------- */
+/* ---- passes
+ * ---------------------------------------------------------------------------------------------------------------- */
 
 /* What is read from outside over rows, so that it is loaded once a row and not once an element. */
 static void collect_row_loads(Emit *e, Node *node, Map *seen) {
@@ -336,14 +358,21 @@ static void reuse_in_place(Emit *e) {
     for (int i = 0; i < e->unit->nodes.n; i++) {
         Node *node = e->unit->nodes.at[i];
         Value *value = value_of(node);
-        if (!value->stored || value->has_place || value->saved || value->generator || is_reduce(node) || node_time(e, node) != last) continue;
+        if (!value->stored || value->has_place || value->saved || value->generator || is_reduce(node) ||
+            node_time(e, node) != last)
+            continue;
         for (int k = 0; k < leaves.n; k++) {
             Value *old = value_of(leaves.at[k]);
-            if (old->fixed || (old->saved && !e->l->backward) || !old->has_place || old->uses_left != 1 || old->node->op == OP_INPUT) continue;
+            if (old->fixed || (old->saved && !e->l->backward) || !old->has_place || old->uses_left != 1 ||
+                old->node->op == OP_INPUT)
+                continue;
             Buffer *buffer = old->place.ref.buffer;
-            if (buffer->persistent || buffer->home != e->l->home || old->place.ref.step || old->place.ref.offset) continue;
+            if (buffer->persistent || buffer->home != e->l->home || old->place.ref.step || old->place.ref.offset)
+                continue;
             if (old->node->dtype != node->dtype || !shape_equal(&old->node->shape, &node->shape)) continue;
-            if (lower_bytes(e->l, node->dtype, &node->shape, node) != lower_bytes(e->l, node->dtype, &node->shape, old->node)) continue;
+            if (lower_bytes(e->l, node->dtype, &node->shape, node) !=
+                lower_bytes(e->l, node->dtype, &node->shape, old->node))
+                continue;
             if (!place_is_row_major(e->l, old->node, &old->place) || (e->unit->reduced.n && is_row(e, node))) continue;
             value->place = old->place;
             value->has_place = true;
@@ -353,7 +382,8 @@ static void reuse_in_place(Emit *e) {
     }
 }
 
-/* ---- the unit ---------------------------------------------------------------------------------------------------------------- */
+/* ---- the unit
+ * ---------------------------------------------------------------------------------------------------------------- */
 
 static Span unit_span(const Unit *unit) {
     for (int i = unit->nodes.n - 1; i >= 0; i--)
@@ -406,28 +436,33 @@ void lower_loop_unit(Lowering *l, Unit *unit) {
     loop->n_pointers = kernel->n_refs;
 }
 
-void lower_strided_copy(Lowering *l, const CopySpace *space, DType dtype, BufferRef from, BufferRef to, bool accumulate, Span span) {
+void lower_strided_copy(Lowering *l, const CopySpace *space, DType dtype, BufferRef from, BufferRef to, bool accumulate,
+                        Span span) {
     Kernel *kernel = lower_kernel(l, KERNEL_LOOP, "copy", span);
     Loop *loop = loop_new(l->arena, kernel->name, space->extent, space->n, space->n);
     loop->span = span;
     loop->lanes_outer = space->n > 0;
     Emit e = {.l = l, .kernel = kernel};
     e.b = (LoopBuilder){.arena = l->arena, .loop = loop, .span = span};
-    LoopAccess in = {.pointer = pointer_of(&e, from), .memory = memory_of(dtype), .index_stride = space->coordinate_stride};
+    LoopAccess in = {
+        .pointer = pointer_of(&e, from), .memory = memory_of(dtype), .index_stride = space->coordinate_stride};
     LoopAccess out = {.pointer = pointer_of(&e, to), .memory = memory_of(dtype)};
     memcpy(in.stride, space->from, sizeof space->from);
     memcpy(out.stride, space->to, sizeof space->to);
     loop_begin_pass(&e.b, true);
     LoopValue value;
-    if (space->coordinate) value = loop_gather(&e.b, in, load_scalar(&e, space->coordinate));
-    else value = loop_load(&e.b, in);
+    if (space->coordinate)
+        value = loop_gather(&e.b, in, load_scalar(&e, space->coordinate));
+    else
+        value = loop_load(&e.b, in);
     if (accumulate) value = loop_emit(&e.b, LOOP_ADD, loop_load(&e.b, out), value, -1);
     loop_store(&e.b, out, value);
     kernel->loop = loop;
     loop->n_pointers = kernel->n_refs;
 }
 
-void lower_zero(Lowering *l, Buffer *buffer, int64_t first, int64_t n, int64_t blocks, int64_t stride, DType dtype, Span span) {
+void lower_zero(Lowering *l, Buffer *buffer, int64_t first, int64_t n, int64_t blocks, int64_t stride, DType dtype,
+                Span span) {
     Kernel *kernel = lower_kernel(l, KERNEL_LOOP, "zero", span);
     int64_t extent[] = {blocks, n};
     Loop *loop = loop_new(l->arena, kernel->name, extent, 2, 2);
@@ -435,7 +470,10 @@ void lower_zero(Lowering *l, Buffer *buffer, int64_t first, int64_t n, int64_t b
     loop->lanes_outer = true;
     Emit e = {.l = l, .kernel = kernel};
     e.b = (LoopBuilder){.arena = l->arena, .loop = loop, .span = span};
-    LoopAccess out = {.pointer = pointer_of(&e, (BufferRef){.buffer = buffer}), .memory = memory_of(dtype), .offset = first, .stride = {stride, 1}};
+    LoopAccess out = {.pointer = pointer_of(&e, (BufferRef){.buffer = buffer}),
+                      .memory = memory_of(dtype),
+                      .offset = first,
+                      .stride = {stride, 1}};
     loop_begin_pass(&e.b, true);
     loop_store(&e.b, out, loop_const_f(&e.b, 0));
     kernel->loop = loop;

@@ -55,7 +55,8 @@ static Location view_place(Lowering *l, Node *node) {
         }
     } else if (node->op == OP_JOIN) {
         Dim *whole = node_attr(node, "dim")->dims.dims[0];
-        to.stride[shape_find(&node->shape, whole)] = from.stride[shape_find(&x->shape, whole->factors[whole->n_factors - 1])];
+        to.stride[shape_find(&node->shape, whole)] =
+            from.stride[shape_find(&x->shape, whole->factors[whole->n_factors - 1])];
     } else if (node->op == OP_FLIP) {
         Dim *dim = node_attr(node, "dim")->dims.dims[0];
         int i = shape_find(&node->shape, dim);
@@ -98,12 +99,16 @@ static void lower_view(Lowering *l, Node *node) {
         old->place = contiguous(l, x);
         place = view_place(l, node);
         old->place = kept;
-    } else place = view_place(l, node);
-    if (value->has_place) lower_copy(l, node, &place, &value->place, value->accumulate);
-    else value->place = place, value->has_place = true;
+    } else
+        place = view_place(l, node);
+    if (value->has_place)
+        lower_copy(l, node, &place, &value->place, value->accumulate);
+    else
+        value->place = place, value->has_place = true;
 }
 
-/* ---- products ------------------------------------------------------------------------------------------------------ */
+/* ---- products ------------------------------------------------------------------------------------------------------
+ */
 
 static int64_t stride_in(const Location *place, const Shape *shape, const Dim *dim) {
     int i = shape_find(shape, dim);
@@ -138,31 +143,40 @@ static void lower_product(Lowering *l, Node *node) {
     for (int i = 0; i < x->shape.n; i++) { /* the order of sums is that of the first operand's dimensions */
         Dim *dim = x->shape.dims[i];
         if (shape_find(over, dim) < 0) continue;
-        product_dim_add(product->k, &product->n_k, (ProductDim){lower_extent(l, x, dim), a.stride[i], stride_in(&b, &y->shape, dim), 0});
+        product_dim_add(product->k, &product->n_k,
+                        (ProductDim){lower_extent(l, x, dim), a.stride[i], stride_in(&b, &y->shape, dim), 0});
     }
     for (int i = 0; i < node->shape.n; i++) {
         Dim *dim = node->shape.dims[i];
         bool in_x = shape_find(&x->shape, dim) >= 0, in_y = shape_find(&y->shape, dim) >= 0;
-        ProductDim d = {lower_extent(l, node, dim), stride_in(&a, &x->shape, dim), stride_in(&b, &y->shape, dim), c.stride[i]};
-        if (in_x && in_y) product_dim_add(product->batch, &product->n_batch, d);
-        else if (in_x) product_dim_add(product->m, &product->n_m, d);
-        else product_dim_add(product->n, &product->n_n, d);
+        ProductDim d = {lower_extent(l, node, dim), stride_in(&a, &x->shape, dim), stride_in(&b, &y->shape, dim),
+                        c.stride[i]};
+        if (in_x && in_y)
+            product_dim_add(product->batch, &product->n_batch, d);
+        else if (in_x)
+            product_dim_add(product->m, &product->n_m, d);
+        else
+            product_dim_add(product->n, &product->n_n, d);
     }
     kernel->product = product;
 }
 
-/* ---- attention --------------------------------------------------------------------------------------------------------- */
+/* ---- attention
+ * --------------------------------------------------------------------------------------------------------- */
 
 /* One stride that walks all batch dimensions, or false. */
-static bool batch_stride(Lowering *l, const Node *node, const Location *place, const Shape *batch, int64_t *stride, int64_t *extent) {
+static bool batch_stride(Lowering *l, const Node *node, const Location *place, const Shape *batch, int64_t *stride,
+                         int64_t *extent) {
     *extent = 1;
     *stride = 0;
     for (int i = batch->n - 1; i >= 0; i--) {
         int at = shape_find(&node->shape, batch->dims[i]);
         int64_t size = lower_extent(l, node, batch->dims[i]);
         if (size == 1) continue;
-        if (*extent == 1) *stride = place->stride[at];
-        else if (place->stride[at] != *stride * *extent) return false;
+        if (*extent == 1)
+            *stride = place->stride[at];
+        else if (place->stride[at] != *stride * *extent)
+            return false;
         *extent *= size;
     }
     return true;
@@ -172,11 +186,13 @@ typedef struct Strides {
     int64_t batch, row, head;
 } Strides;
 
-static Strides strides_of(Lowering *l, Node *node, Location *place, const AttendParts *parts, const Dim *row, const Dim *head) {
+static Strides strides_of(Lowering *l, Node *node, Location *place, const AttendParts *parts, const Dim *row,
+                          const Dim *head) {
     Strides s = {0};
     int64_t extent;
     int width = shape_find(&node->shape, parts->width);
-    bool good = batch_stride(l, node, place, &parts->batch, &s.batch, &extent) && (width < 0 || place->stride[width] == 1);
+    bool good =
+        batch_stride(l, node, place, &parts->batch, &s.batch, &extent) && (width < 0 || place->stride[width] == 1);
     if (!good) {
         *place = contiguous(l, node);
         CHECK(batch_stride(l, node, place, &parts->batch, &s.batch, &extent));
@@ -215,8 +231,9 @@ static void tuple_places(Lowering *l, Node *node) {
         Node like = {.shape = node->outs[k].shape, .dtype = node->outs[k].dtype};
         memcpy(like.type, node->outs[k].type, sizeof like.type);
         const char *name = node->name ? node->name : op_info(node)->name;
-        Buffer *buffer = lower_buffer(l, intern(l->graph->session->names, name), value->outs_saved[k] ? MEM_ACTIVATION : MEM_TEMPORARY,
-                                      like.dtype, lower_bytes(l, like.dtype, &like.shape, &like), node->span);
+        Buffer *buffer = lower_buffer(l, intern(l->graph->session->names, name),
+                                      value->outs_saved[k] ? MEM_ACTIVATION : MEM_TEMPORARY, like.dtype,
+                                      lower_bytes(l, like.dtype, &like.shape, &like), node->span);
         if (value->outs_saved[k]) buffer->flights = l->flights;
         value->outs[k] = place_row_major(l, &like, (BufferRef){.buffer = buffer});
         value->has_outs[k] = true;
@@ -288,7 +305,8 @@ static void lower_attend_grad(Lowering *l, Node *node) {
     add_starts(l, kernel, node, parts.seq);
 }
 
-/* ---- scattered rows ------------------------------------------------------------------------------------------------------ */
+/* ---- scattered rows
+ * ------------------------------------------------------------------------------------------------------ */
 
 static void lower_scatter(Lowering *l, Node *node) {
     Node *index = node->in[0], *rows = node->in[1];
@@ -314,7 +332,8 @@ static void lower_scatter(Lowering *l, Node *node) {
     kernel->scatter = s;
 }
 
-/* ---- routes ---------------------------------------------------------------------------------------------------------- */
+/* ---- routes
+ * ---------------------------------------------------------------------------------------------------------- */
 
 static void lower_top_k(Lowering *l, Node *node) {
     Node *p = node->in[0];
@@ -337,7 +356,8 @@ static void lower_top_k(Lowering *l, Node *node) {
     kernel->top_k = top_k;
 }
 
-/* ---- collectives ------------------------------------------------------------------------------------------------------------ */
+/* ---- collectives
+ * ------------------------------------------------------------------------------------------------------------ */
 
 /* A gradient accumulator may be joined where it lies: nothing reads the partial sum any more. */
 static bool reduce_in_place(const Lowering *l, const Node *x) {
@@ -359,8 +379,8 @@ static Kernel *collective_kernel(Lowering *l, Node *node, Collective c, BufferRe
     const Node *x = node->in[0];
     const char *from = axis_type_text(l->arena, x->type[c.axis]), *to = axis_type_text(l->arena, node->type[c.axis]);
     c.why = arena_printf(l->arena, "`%s` is %s, its use needs %s", value_name(x), from, to);
-    c.where = arena_printf(l->arena, "%s: %s over %s", session_where(l->graph->session, node->span), op_info(node)->name,
-                           l->graph->mesh->axes[c.axis].name);
+    c.where = arena_printf(l->arena, "%s: %s over %s", session_where(l->graph->session, node->span),
+                           op_info(node)->name, l->graph->mesh->axes[c.axis].name);
     kernel->collective = NEW(l->arena, Collective);
     *kernel->collective = c;
     return kernel;
@@ -382,7 +402,8 @@ static void lower_shard(Lowering *l, Node *node, int axis) {
     lower_strided_copy(l, &space, node->dtype, in.ref, out.ref, false, node->span);
 }
 
-/* From one cut dimension to another: the parts for each rank are made contiguous, exchanged, and put in their places. */
+/* From one cut dimension to another: the parts for each rank are made contiguous, exchanged, and put in their places.
+ */
 static void lower_exchange(Lowering *l, Node *node, int axis) {
     Node *x = node->in[0];
     Dim *old = x->type[axis].dim, *new = node->type[axis].dim;
@@ -407,10 +428,13 @@ static void lower_exchange(Lowering *l, Node *node, int axis) {
         if (node->shape.dims[i] == old) unpack.to[0] = part[i] * out.stride[i];
     }
     Name name = intern(l->graph->session->names, "exchange");
-    BufferRef to_send = {.buffer = lower_buffer(l, name, MEM_TEMPORARY, node->dtype, n * block * dtype_bytes(node->dtype), node->span)};
-    BufferRef received = {.buffer = lower_buffer(l, name, MEM_TEMPORARY, node->dtype, n * block * dtype_bytes(node->dtype), node->span)};
+    BufferRef to_send = {
+        .buffer = lower_buffer(l, name, MEM_TEMPORARY, node->dtype, n * block * dtype_bytes(node->dtype), node->span)};
+    BufferRef received = {
+        .buffer = lower_buffer(l, name, MEM_TEMPORARY, node->dtype, n * block * dtype_bytes(node->dtype), node->span)};
     lower_strided_copy(l, &pack, node->dtype, in.ref, to_send, false, node->span);
-    Collective c = {.op = OP_ALL_TO_ALL, .axis = axis, .dtype = node->dtype, .elements = n * block, .outer = 1, .inner = block};
+    Collective c = {
+        .op = OP_ALL_TO_ALL, .axis = axis, .dtype = node->dtype, .elements = n * block, .outer = 1, .inner = block};
     collective_kernel(l, node, c, to_send, received);
     lower_strided_copy(l, &unpack, node->dtype, received, out.ref, false, node->span);
 }
@@ -428,9 +452,12 @@ static void lower_collective(Lowering *l, Node *node) {
     }
     Location in = value_place(l, x);
     Value *value = value_of(node);
-    bool in_place = node->op == OP_ALL_REDUCE && !value->has_place && place_is_row_major(l, x, &in) && reduce_in_place(l, x);
-    if (in_place) value->place = in, value->has_place = true;
-    else if (!place_is_row_major(l, x, &in)) in = contiguous(l, x);
+    bool in_place =
+        node->op == OP_ALL_REDUCE && !value->has_place && place_is_row_major(l, x, &in) && reduce_in_place(l, x);
+    if (in_place)
+        value->place = in, value->has_place = true;
+    else if (!place_is_row_major(l, x, &in))
+        in = contiguous(l, x);
     Location out = value_place(l, node), wanted = out;
     bool direct = place_is_row_major(l, node, &out);
     if (!direct) {
@@ -438,7 +465,13 @@ static void lower_collective(Lowering *l, Node *node) {
                                       lower_bytes(l, node->dtype, &node->shape, node), node->span);
         out = place_row_major(l, node, (BufferRef){.buffer = buffer});
     }
-    Collective c = {.op = node->op, .axis = axis, .reduce = x->type[axis].reduce, .dtype = node->dtype, .elements = 1, .outer = 1, .inner = 1};
+    Collective c = {.op = node->op,
+                    .axis = axis,
+                    .reduce = x->type[axis].reduce,
+                    .dtype = node->dtype,
+                    .elements = 1,
+                    .outer = 1,
+                    .inner = 1};
     const Node *whole = node->op == OP_REDUCE_SCATTER ? x : node, *part = node->op == OP_REDUCE_SCATTER ? node : x;
     for (int i = 0; i < node->shape.n; i++) c.elements *= lower_extent(l, whole, node->shape.dims[i]);
     AxisType cut = part->type[axis];
@@ -451,7 +484,8 @@ static void lower_collective(Lowering *l, Node *node) {
     if (!direct) lower_copy(l, node, &out, &wanted, false);
 }
 
-/* ---- dispatch ------------------------------------------------------------------------------------------------------------------ */
+/* ---- dispatch
+ * ------------------------------------------------------------------------------------------------------------------ */
 
 static void lower_result(Lowering *l, Node *node) {
     (void)l;
@@ -468,12 +502,17 @@ void lower_node_unit(Lowering *l, Node *node) {
     case LOWER_TOP_K: lower_top_k(l, node); return;
     case LOWER_COLLECTIVE: lower_collective(l, node); return;
     case LOWER_ATTEND:
-        if (node->n_outs == 2) lower_attend(l, node);
-        else lower_attend_grad(l, node);
+        if (node->n_outs == 2)
+            lower_attend(l, node);
+        else
+            lower_attend_grad(l, node);
         return;
     default: break;
     }
-    if (node->op == OP_REPEAT) lower_repeat(l, node);
-    else if (node->op == OP_RESULT) lower_result(l, node);
-    else BUG("`%s` has no lowering", op_info(node)->name);
+    if (node->op == OP_REPEAT)
+        lower_repeat(l, node);
+    else if (node->op == OP_RESULT)
+        lower_result(l, node);
+    else
+        BUG("`%s` has no lowering", op_info(node)->name);
 }

@@ -1,8 +1,8 @@
 /* A region: its units in order, its results where they are wanted.
  *
- * Results are made in place wherever possible: the next value of a carry in the slot that the next layer reads, a stacked
- * value in its layer's slice, an output in its tensor. What cannot be made there (a parameter handed on, a view, a
- * value wanted twice) is copied at the end. */
+ * Results are made in place wherever possible: the next value of a carry in the slot that the next layer reads, a
+ * stacked value in its layer's slice, an output in its tensor. What cannot be made there (a parameter handed on, a
+ * view, a value wanted twice) is copied at the end. */
 #include "kernels/lower.h"
 
 enum { FOREVER = 1 << 20 }; /* uses of a value that must keep its memory */
@@ -21,7 +21,8 @@ Value *value_new(Lowering *l, Node *node) {
     return value;
 }
 
-/* ---- places given beforehand ----------------------------------------------------------------------------------------- */
+/* ---- places given beforehand
+ * ----------------------------------------------------------------------------------------- */
 
 bool give_place(Lowering *l, Node *node, const Location *place, bool accumulate) {
     (void)l;
@@ -32,7 +33,8 @@ bool give_place(Lowering *l, Node *node, const Location *place, bool accumulate)
         Value *from = value_of(tuple);
         int64_t k = node_attr(node, "index")->integer;
         bool is_repeat = tuple->op == OP_REPEAT;
-        if (from->has_outs[k] || (accumulate && !is_repeat) || (is_repeat && k < tuple->region->n_carries)) return false;
+        if (from->has_outs[k] || (accumulate && !is_repeat) || (is_repeat && k < tuple->region->n_carries))
+            return false;
         from->outs[k] = *place;
         from->has_outs[k] = true;
         from->outs_accumulate[k] = accumulate;
@@ -49,7 +51,8 @@ bool give_place(Lowering *l, Node *node, const Location *place, bool accumulate)
     return true;
 }
 
-/* ---- uses ---------------------------------------------------------------------------------------------------------------- */
+/* ---- uses
+ * ---------------------------------------------------------------------------------------------------------------- */
 
 typedef VEC(Value *) ValueList;
 
@@ -60,8 +63,10 @@ static void reads_of(Lowering *l, const Node *node, const Unit *unit, Map *seen,
         if (!in->mark || map_get(seen, in)) continue;
         map_put(l->arena, seen, in, in);
         Value *value = value_of(in);
-        if (value->generator || value->inlined) reads_of(l, in, unit, seen, reads);
-        else if (value->unit != unit) vec_push(l->arena, reads, value);
+        if (value->generator || value->inlined)
+            reads_of(l, in, unit, seen, reads);
+        else if (value->unit != unit)
+            vec_push(l->arena, reads, value);
     }
 }
 
@@ -73,7 +78,8 @@ static ValueList unit_reads(Lowering *l, const Unit *unit) {
 }
 
 static bool unit_is_view(const Unit *unit) {
-    return unit->kind == UNIT_NODE && (op_info(unit->nodes.at[0])->lower == LOWER_VIEW || unit->nodes.at[0]->op == OP_RESULT);
+    return unit->kind == UNIT_NODE &&
+           (op_info(unit->nodes.at[0])->lower == LOWER_VIEW || unit->nodes.at[0]->op == OP_RESULT);
 }
 
 static void count_uses(Lowering *l, const UnitList *units, ValueList *reads) {
@@ -83,7 +89,8 @@ static void count_uses(Lowering *l, const UnitList *units, ValueList *reads) {
     }
 }
 
-/* ---- outputs --------------------------------------------------------------------------------------------------------------- */
+/* ---- outputs
+ * --------------------------------------------------------------------------------------------------------------- */
 
 static int unit_index(const UnitList *units, const Unit *unit) {
     for (int i = 0; i < units->n; i++)
@@ -99,14 +106,16 @@ static bool unit_is_single_pass(const Unit *unit) {
         if (node->shape.n != unit->domain.n) continue;
         for (int k = 0; k < node->n_in; k++) {
             const Node *in = node->in[k];
-            if (in->mark && in->shape.n < unit->domain.n && (value_of(in)->unit == unit || value_of(in)->inlined)) return false;
+            if (in->mark && in->shape.n < unit->domain.n && (value_of(in)->unit == unit || value_of(in)->inlined))
+                return false;
         }
     }
     return true;
 }
 
 /* Whether the tensor's old contents are read by nothing that runs after the value is written over them. */
-static bool old_value_is_done(const Lowering *l, const UnitList *units, const ValueList *reads, const Tensor *tensor, const Node *value) {
+static bool old_value_is_done(const Lowering *l, const UnitList *units, const ValueList *reads, const Tensor *tensor,
+                              const Node *value) {
     const Node *maker = value->op == OP_RESULT ? value->in[0] : value;
     int writer = unit_index(units, value_of(maker)->unit);
     if (writer < 0) return false;
@@ -156,14 +165,15 @@ static void place_outputs(Lowering *l, const UnitList *units, const ValueList *r
     }
 }
 
-/* ---- repeats ------------------------------------------------------------------------------------------------------------------ */
+/* ---- repeats
+ * ------------------------------------------------------------------------------------------------------------------ */
 
 /* What prepare_repeat decided, kept in the repeat node's value through `carries`. */
 typedef struct Carry {
     Buffer *buffer;
-    int64_t slot;      /* bytes */
-    int stacked;       /* which stacked result is this carry itself, or -1: then every layer's value has a slot of its own */
-    bool in_place;     /* the first value is made in slot 0 */
+    int64_t slot; /* bytes */
+    int stacked;  /* which stacked result is this carry itself, or -1: then every layer's value has a slot of its own */
+    bool in_place; /* the first value is made in slot 0 */
 } Carry;
 
 static Map *carries_of(Lowering *l) { return &l->carries; }
@@ -171,8 +181,11 @@ static Map *carries_of(Lowering *l) { return &l->carries; }
 /* Slot of the round: rounds count from 0 whatever the direction of the index. */
 static BufferRef carry_ref(const Region *region, const Carry *carry, int ahead) {
     int64_t last = region->dim->size - 1;
-    return (BufferRef){.buffer = carry->buffer, .step = carry->slot, .scale = region->descending ? -1 : 1,
-                       .shift = (region->descending ? last : 0) + ahead, .modulus = carry->stacked >= 0 ? 0 : 2};
+    return (BufferRef){.buffer = carry->buffer,
+                       .step = carry->slot,
+                       .scale = region->descending ? -1 : 1,
+                       .shift = (region->descending ? last : 0) + ahead,
+                       .modulus = carry->stacked >= 0 ? 0 : 2};
 }
 
 void prepare_repeat(Lowering *l, Node *node) {
@@ -185,14 +198,15 @@ void prepare_repeat(Lowering *l, Node *node) {
         Carry *carry = &carries[c];
         carry->stacked = -1;
         for (int s = 0; s < region->n_stacked && !region->descending; s++)
-            if (region->results.at[region->n_carries + s] == param && !value->has_outs[region->n_carries + s]) carry->stacked = s;
+            if (region->results.at[region->n_carries + s] == param && !value->has_outs[region->n_carries + s])
+                carry->stacked = s;
         int out = region->n_carries + carry->stacked;
         bool saved = value->outs_saved[c] || (carry->stacked >= 0 && value->outs_saved[out]);
         carry->slot = lower_bytes(l, param->dtype, &param->shape, param);
         int64_t slots = carry->stacked >= 0 ? region->dim->size + 1 : 2;
         const char *name = param->name ? param->name : init->name ? init->name : "carry";
-        carry->buffer = lower_buffer(l, intern(l->graph->session->names, name), saved ? MEM_ACTIVATION : MEM_TEMPORARY, param->dtype,
-                                     carry->slot * slots, node->span);
+        carry->buffer = lower_buffer(l, intern(l->graph->session->names, name), saved ? MEM_ACTIVATION : MEM_TEMPORARY,
+                                     param->dtype, carry->slot * slots, node->span);
         if (saved) carry->buffer->flights = l->flights;
         Location first = place_row_major(l, param, (BufferRef){.buffer = carry->buffer});
         Value *from = init->mark;
@@ -221,8 +235,9 @@ static void place_stacks(Lowering *l, Node *node) {
         Node *inner = region->results.at[k];
         int64_t slice = lower_bytes(l, inner->dtype, &inner->shape, inner);
         const char *name = inner->name ? inner->name : op_info(inner)->name;
-        Buffer *buffer = lower_buffer(l, intern(l->graph->session->names, name), value->outs_saved[k] ? MEM_ACTIVATION : MEM_TEMPORARY,
-                                      inner->dtype, slice * region->dim->size, inner->span);
+        Buffer *buffer = lower_buffer(l, intern(l->graph->session->names, name),
+                                      value->outs_saved[k] ? MEM_ACTIVATION : MEM_TEMPORARY, inner->dtype,
+                                      slice * region->dim->size, inner->span);
         if (value->outs_saved[k]) buffer->flights = l->flights;
         Location one = place_row_major(l, inner, (BufferRef){.buffer = buffer});
         value->outs[k] = (Location){.ref = one.ref};
@@ -249,11 +264,13 @@ static void give_params(Lowering *l, Node *node, const Carry *carries) {
         Value *value = value_new(l, param);
         value->has_place = value->fixed = value->stored = true;
         value->uses_left = FOREVER;
-        if (i < region->n_carries) value->place = place_row_major(l, param, carry_ref(region, &carries[i], 0));
+        if (i < region->n_carries)
+            value->place = place_row_major(l, param, carry_ref(region, &carries[i], 0));
         else if (i < region->n_carries + region->n_slices) {
             Location stack = value_place(l, in);
             value->place = slice_place(&stack, param->dtype, param->shape.n);
-        } else value->place = value_place(l, in);
+        } else
+            value->place = value_place(l, in);
     }
 }
 
@@ -269,10 +286,12 @@ static void place_results(Lowering *l, Node *node, const Carry *carries, CopyLis
             continue;
         }
         bool is_carry = false;
-        for (int c = 0; c < region->n_carries; c++) is_carry |= carries[c].stacked == k - region->n_carries && carries[c].stacked >= 0;
+        for (int c = 0; c < region->n_carries; c++)
+            is_carry |= carries[c].stacked == k - region->n_carries && carries[c].stacked >= 0;
         if (is_carry) continue;
         Location to = slice_place(&value->outs[k], result->dtype, result->shape.n);
-        want(l, copies, result, &to, value->outs_accumulate[k], !value->outs_accumulate[k] || value_new(l, result)->uses_left == 0);
+        want(l, copies, result, &to, value->outs_accumulate[k],
+             !value->outs_accumulate[k] || value_new(l, result)->uses_left == 0);
     }
 }
 
@@ -281,13 +300,17 @@ static void lower_units(Lowering *l, Region *region, bool backward, Node *repeat
     ValueList *reads = NEW_N(l->arena, ValueList, units.n + 1);
     count_uses(l, &units, reads);
     CopyList copies = {0};
-    if (repeat) place_results(l, repeat, carries, &copies);
-    else place_outputs(l, &units, reads, backward, &copies);
+    if (repeat)
+        place_results(l, repeat, carries, &copies);
+    else
+        place_outputs(l, &units, reads, backward, &copies);
     for (int u = 0; u < units.n; u++)
         if (units.at[u]->nodes.at[0]->op == OP_REPEAT) prepare_repeat(l, units.at[u]->nodes.at[0]);
     for (int u = 0; u < units.n; u++) {
-        if (units.at[u]->kind == UNIT_LOOP) lower_loop_unit(l, units.at[u]);
-        else lower_node_unit(l, units.at[u]->nodes.at[0]);
+        if (units.at[u]->kind == UNIT_LOOP)
+            lower_loop_unit(l, units.at[u]);
+        else
+            lower_node_unit(l, units.at[u]->nodes.at[0]);
         for (int i = 0; i < reads[u].n; i++) reads[u].at[i]->uses_left--;
     }
     for (int i = 0; i < copies.n; i++) {

@@ -40,16 +40,25 @@ bool place_is_row_major(const Lowering *l, const Node *node, const Location *pla
 
 Buffer *lower_buffer(Lowering *l, Name name, MemoryKind kind, DType dtype, int64_t bytes, Span span) {
     Buffer *buffer = NEW(l->arena, Buffer);
-    *buffer = (Buffer){.id = l->program->buffers.n, .name = name, .kind = kind, .dtype = dtype, .bytes = bytes, .flights = 1,
-                       .span = span, .first = 1, .last = 0, .home = l->home};
+    *buffer = (Buffer){.id = l->program->buffers.n,
+                       .name = name,
+                       .kind = kind,
+                       .dtype = dtype,
+                       .bytes = bytes,
+                       .flights = 1,
+                       .span = span,
+                       .first = 1,
+                       .last = 0,
+                       .home = l->home};
     vec_push(l->arena, &l->program->buffers, buffer);
     return buffer;
 }
 
 static MemoryKind kind_of_class(TensorClass class) {
     static const MemoryKind kinds[CLASS_COUNT] = {
-        [CLASS_WEIGHT] = MEM_WEIGHT, [CLASS_MOMENT] = MEM_MOMENT, [CLASS_GRADIENT] = MEM_GRADIENT, [CLASS_DATA] = MEM_DATA,
-        [CLASS_SCALAR] = MEM_SCALAR, [CLASS_RESULT] = MEM_SCALAR, [CLASS_CACHE] = MEM_CACHE, [CLASS_STAGE] = MEM_ACTIVATION};
+        [CLASS_WEIGHT] = MEM_WEIGHT, [CLASS_MOMENT] = MEM_MOMENT,   [CLASS_GRADIENT] = MEM_GRADIENT,
+        [CLASS_DATA] = MEM_DATA,     [CLASS_SCALAR] = MEM_SCALAR,   [CLASS_RESULT] = MEM_SCALAR,
+        [CLASS_CACHE] = MEM_CACHE,   [CLASS_STAGE] = MEM_ACTIVATION};
     return kinds[class];
 }
 
@@ -58,13 +67,17 @@ Buffer *lower_tensor(Lowering *l, Tensor *tensor) {
     if (buffer) return buffer;
     int64_t bytes = dtype_bytes(tensor->dtype);
     for (int i = 0; i < tensor->shape.n; i++)
-        bytes *= l->graph->mesh ? local_extent(l->graph->mesh, tensor->type, tensor->shape.dims[i]) : tensor->shape.dims[i]->size;
+        bytes *= l->graph->mesh ? local_extent(l->graph->mesh, tensor->type, tensor->shape.dims[i])
+                                : tensor->shape.dims[i]->size;
     buffer = lower_buffer(l, tensor->name, kind_of_class(tensor->class), tensor->dtype, bytes, tensor->span);
     buffer->tensor = tensor;
-    buffer->persistent = tensor->class != CLASS_CACHE && tensor->class != CLASS_STAGE; /* caches live while sampling alone */
+    buffer->persistent =
+        tensor->class != CLASS_CACHE && tensor->class != CLASS_STAGE; /* caches live while sampling alone */
     buffer->home = NULL;
-    if (tensor->class == CLASS_DATA || tensor->flights == FLIGHTS_SAVED) buffer->flights = l->flights;
-    else if (tensor->flights > 0) buffer->flights = tensor->flights;
+    if (tensor->class == CLASS_DATA || tensor->flights == FLIGHTS_SAVED)
+        buffer->flights = l->flights;
+    else if (tensor->flights > 0)
+        buffer->flights = tensor->flights;
     map_put(l->arena, l->tensors, tensor->name, buffer);
     return buffer;
 }
@@ -97,7 +110,8 @@ Kernel *lower_kernel(Lowering *l, KernelKind kind, const char *what, Span span) 
     kernel->kind = kind;
     kernel->span = span;
     const char *role = l->program->role ? arena_printf(l->arena, "r%d.", l->program->role) : "";
-    kernel->name = intern(l->graph->session->names, arena_printf(l->arena, "%s%s.%s.%d", role, l->entry->name, what, l->names++));
+    kernel->name =
+        intern(l->graph->session->names, arena_printf(l->arena, "%s%s.%s.%d", role, l->entry->name, what, l->names++));
     kernel->first = kernel->last = (*l->position)++;
     vec_push(l->arena, l->out, kernel);
     return kernel;
@@ -121,11 +135,13 @@ Location value_place(Lowering *l, Node *node) {
     Value *value = value_of(node);
     if (!value->has_place) {
         value->has_place = true;
-        if (node->op == OP_INPUT) value->place = tensor_place(l, node);
+        if (node->op == OP_INPUT)
+            value->place = tensor_place(l, node);
         else {
             const char *name = node->name ? node->name : op_info(node)->name;
-            Buffer *buffer = lower_buffer(l, intern(l->graph->session->names, name), value->saved ? MEM_ACTIVATION : MEM_TEMPORARY,
-                                          node->dtype, lower_bytes(l, node->dtype, &node->shape, node), node->span);
+            Buffer *buffer =
+                lower_buffer(l, intern(l->graph->session->names, name), value->saved ? MEM_ACTIVATION : MEM_TEMPORARY,
+                             node->dtype, lower_bytes(l, node->dtype, &node->shape, node), node->span);
             if (value->saved) buffer->flights = l->flights;
             value->place = place_row_major(l, node, (BufferRef){.buffer = buffer});
         }

@@ -18,7 +18,8 @@ static void print_dims(const char *name, const ProductDim *dims, int n, Text *ou
 }
 
 static void print_kernel(const RoleProgram *program, const Kernel *kernel, int depth, Text *out) {
-    static const char *const kinds[] = {"loop", "product", "attend", "attend_grad", "scatter", "top_k", "collective", "repeat"};
+    static const char *const kinds[] = {"loop",    "product", "attend",     "attend_grad",
+                                        "scatter", "top_k",   "collective", "repeat"};
     text_printf(out, "%*s%4d %s %s", depth * 4, "", kernel->first, kinds[kernel->kind], kernel->name);
     const Product *p = kernel->product;
     if (p) {
@@ -31,10 +32,15 @@ static void print_kernel(const RoleProgram *program, const Kernel *kernel, int d
     if (kernel->loop) {
         text_puts(out, " [");
         for (int i = 0; i < kernel->loop->n_axes; i++)
-            text_printf(out, "%s%lld", i == 0 ? "" : i == kernel->loop->n_outer ? " | " : ", ", (long long)kernel->loop->extent[i]);
+            text_printf(out, "%s%lld",
+                        i == 0                       ? ""
+                        : i == kernel->loop->n_outer ? " | "
+                                                     : ", ",
+                        (long long)kernel->loop->extent[i]);
         text_puts(out, "]");
     }
-    if (kernel->collective) text_printf(out, " %lld elements, %s", (long long)kernel->collective->elements, kernel->collective->where);
+    if (kernel->collective)
+        text_printf(out, " %lld elements, %s", (long long)kernel->collective->elements, kernel->collective->where);
     for (int i = 0; i < kernel->n_refs; i++) print_ref(&kernel->refs[i], out);
     text_printf(out, "    # %s\n", session_where(program->session, kernel->span));
     if (kernel->kind == KERNEL_REPEAT) {
@@ -47,24 +53,29 @@ static void print_kernel(const RoleProgram *program, const Kernel *kernel, int d
 void kernels_print(const RoleProgram *program, Text *out) {
     for (int e = 0; e < program->entries.n; e++) {
         text_printf(out, "entry %s\n", program->entries.at[e].name);
-        for (int i = 0; i < program->entries.at[e].body.n; i++) print_kernel(program, program->entries.at[e].body.at[i], 1, out);
+        for (int i = 0; i < program->entries.at[e].body.n; i++)
+            print_kernel(program, program->entries.at[e].body.at[i], 1, out);
     }
 }
 
 void memory_print(const RoleProgram *program, Text *out) {
-    text_printf(out, "role %d: arena %lld bytes, largest sum of live bytes %lld\n", program->role, (long long)program->arena_bytes,
-                (long long)program->live_peak);
+    text_printf(out, "role %d: arena %lld bytes, largest sum of live bytes %lld\n", program->role,
+                (long long)program->arena_bytes, (long long)program->live_peak);
     for (int k = 0; k < MEM_KINDS; k++)
-        if (program->by_kind[k]) text_printf(out, "  %-10s %14lld\n", memory_kind_name[k], (long long)program->by_kind[k]);
+        if (program->by_kind[k])
+            text_printf(out, "  %-10s %14lld\n", memory_kind_name[k], (long long)program->by_kind[k]);
     for (int i = 0; i < program->entries.n; i++)
-        text_printf(out, "  peak of %-6s %14lld\n", program->entries.at[i].name, (long long)program->entries.at[i].peak);
+        text_printf(out, "  peak of %-6s %14lld\n", program->entries.at[i].name,
+                    (long long)program->entries.at[i].peak);
     for (int i = 0; i < program->buffers.n; i++) {
         const Buffer *b = program->buffers.at[i];
         if (!b->persistent && b->last < b->first) continue;
-        text_printf(out, "%12lld %12lld %s %-10s ", (long long)b->address, (long long)(b->bytes * b->flights), dtype_name[b->dtype],
-                    memory_kind_name[b->kind]);
-        if (b->persistent) text_puts(out, "always   ");
-        else text_printf(out, "%d..%d ", b->first, b->last);
+        text_printf(out, "%12lld %12lld %s %-10s ", (long long)b->address, (long long)(b->bytes * b->flights),
+                    dtype_name[b->dtype], memory_kind_name[b->kind]);
+        if (b->persistent)
+            text_puts(out, "always   ");
+        else
+            text_printf(out, "%d..%d ", b->first, b->last);
         text_printf(out, "%s.%d    # %s\n", b->name, b->id, session_where(program->session, b->span));
     }
 }

@@ -1,9 +1,9 @@
 /* Fusion: which nodes become one kernel.
  *
  * A loop unit has a domain (dimensions) and possibly reduced dimensions, its inner ones. A node joins the units of its
- * operands when they fit: a map over the whole domain, a map over the rows of a unit that reduces, or a reduction of the
- * domain. Units are merged when a node links several. Joining must not make a cycle: no kernel may have to run both after
- * and before the unit. Afterwards cheap values that would be stored for few readers are inlined there instead. */
+ * operands when they fit: a map over the whole domain, a map over the rows of a unit that reduces, or a reduction of
+ * the domain. Units are merged when a node links several. Joining must not make a cycle: no kernel may have to run both
+ * after and before the unit. Afterwards cheap values that would be stored for few readers are inlined there instead. */
 #include "kernels/lower.h"
 
 bool node_in_loop(const Node *node) {
@@ -20,7 +20,8 @@ bool node_is_generator(const Node *node) {
     return (node->op == OP_BROADCAST || node->op == OP_CAST) && node_is_generator(node->in[0]);
 }
 
-/* ---- dependencies between units ------------------------------------------------------------------------------------ */
+/* ---- dependencies between units ------------------------------------------------------------------------------------
+ */
 
 typedef struct Fusion {
     Lowering *l;
@@ -66,7 +67,8 @@ static bool can_merge(Fusion *f, Unit *const *units, int n, const Node *node) {
     return true;
 }
 
-/* ---- fitting ------------------------------------------------------------------------------------------------------- */
+/* ---- fitting -------------------------------------------------------------------------------------------------------
+ */
 
 static bool same_dims(const Shape *a, const Shape *b) { return a->n == b->n && shape_contains(a, b); }
 
@@ -88,11 +90,13 @@ static bool is_serial(const Shape *domain, const Shape *reduced) {
 /* The node whose shape and types the iteration space is. */
 static const Node *domain_node(const Node *node) { return op_info(node)->lower == LOWER_REDUCE ? node->in[0] : node; }
 
-/* Whether the rank holds the same part of each dimension that both have: a partial value of whole rows and a cut one are
- * not of one loop. */
+/* Whether the rank holds the same part of each dimension that both have: a partial value of whole rows and a cut one
+ * are not of one loop. */
 static bool same_parts(const Lowering *l, const Node *a, const Node *b) {
     for (int i = 0; i < a->shape.n; i++)
-        if (shape_find(&b->shape, a->shape.dims[i]) >= 0 && lower_extent(l, a, a->shape.dims[i]) != lower_extent(l, b, a->shape.dims[i])) return false;
+        if (shape_find(&b->shape, a->shape.dims[i]) >= 0 &&
+            lower_extent(l, a, a->shape.dims[i]) != lower_extent(l, b, a->shape.dims[i]))
+            return false;
     return true;
 }
 
@@ -105,7 +109,8 @@ static bool fits(const Lowering *l, const Unit *unit, const Node *node) {
         if (unit->reduced.n) return same_dims(&unit->reduced, &reduced);
         return !is_serial(&domain, &reduced) && !is_column_reduction(&unit->domain, &reduced);
     }
-    if (same_dims(&unit->domain, &domain)) return !is_column_reduction(&unit->domain, &unit->reduced) && !is_serial(&domain, &unit->reduced);
+    if (same_dims(&unit->domain, &domain))
+        return !is_column_reduction(&unit->domain, &unit->reduced) && !is_serial(&domain, &unit->reduced);
     if (!unit->reduced.n) return false;
     Shape rows = shape_without(&unit->domain, &unit->reduced);
     return same_dims(&rows, &domain);
@@ -121,7 +126,8 @@ static bool same_space(const Lowering *l, const Unit *a, const Unit *b) {
 static Unit *unit_new(Fusion *f, UnitKind kind, Node *node) {
     Unit *unit = NEW(f->l->arena, Unit);
     *unit = (Unit){.kind = kind, .id = node->id, .domain = node_domain(node), .like = domain_node(node)};
-    if (kind == UNIT_LOOP && op_info(node)->lower == LOWER_REDUCE) unit->reduced = shape_without(&unit->domain, &node->shape);
+    if (kind == UNIT_LOOP && op_info(node)->lower == LOWER_REDUCE)
+        unit->reduced = shape_without(&unit->domain, &node->shape);
     vec_push(f->l->arena, &f->units, unit);
     return unit;
 }
@@ -160,7 +166,8 @@ static void place_loop_node(Fusion *f, Node *node) {
     unit_add(f, joined[0], node);
 }
 
-/* ---- what is stored, what is inlined --------------------------------------------------------------------------------- */
+/* ---- what is stored, what is inlined
+ * --------------------------------------------------------------------------------- */
 
 typedef struct Uses {
     int loops, others; /* units that read it */
@@ -187,8 +194,10 @@ static Uses uses_of(const Fusion *f, const Node *node) {
         bool reads = false;
         for (int i = 0; i < unit->nodes.n && !reads; i++)
             for (int k = 0; k < unit->nodes.at[i]->n_in; k++) reads |= unit->nodes.at[i]->in[k] == node;
-        if (reads && unit->kind == UNIT_LOOP) uses.loops++;
-        else if (reads) uses.others++;
+        if (reads && unit->kind == UNIT_LOOP)
+            uses.loops++;
+        else if (reads)
+            uses.others++;
     }
     return uses;
 }
@@ -198,9 +207,12 @@ static void count_leaves(const Node *node, Map *leaves, Arena *arena, double *wo
     *work += op_info(node)->flops > 0 ? op_info(node)->flops : 1;
     for (int k = 0; k < node->n_in; k++) {
         Value *value = node->in[k]->mark;
-        if (value && value->generator) *work += is_random(node->in[k]) ? 20 : 0;
-        else if (value && value->inlined) count_leaves(node->in[k], leaves, arena, work);
-        else map_put(arena, leaves, node->in[k], node->in[k]);
+        if (value && value->generator)
+            *work += is_random(node->in[k]) ? 20 : 0;
+        else if (value && value->inlined)
+            count_leaves(node->in[k], leaves, arena, work);
+        else
+            map_put(arena, leaves, node->in[k], node->in[k]);
     }
 }
 
@@ -215,7 +227,8 @@ static void decide_inline(Fusion *f, Node *node) {
         for (int i = 0; i < unit->nodes.n; i++)
             for (int k = 0; k < unit->nodes.at[i]->n_in; k++)
                 if (unit->nodes.at[i]->in[k] == node && unit != value->unit &&
-                    !(shape_contains(&unit->domain, &node->shape) && unit->kind == UNIT_LOOP && same_parts(f->l, unit->like, node)))
+                    !(shape_contains(&unit->domain, &node->shape) && unit->kind == UNIT_LOOP &&
+                      same_parts(f->l, unit->like, node)))
                     return;
     }
     Map leaves = {0};
@@ -257,12 +270,15 @@ static void store_crossing(Fusion *f, const Node *node, const Unit *reader) {
     for (int k = 0; k < node->n_in; k++) {
         Value *value = node->in[k]->mark;
         if (!value) continue;
-        if (value->inlined || value->generator) store_crossing(f, node->in[k], reader);
-        else if (value->unit != reader) value->stored = true;
+        if (value->inlined || value->generator)
+            store_crossing(f, node->in[k], reader);
+        else if (value->unit != reader)
+            value->stored = true;
     }
 }
 
-/* ---- order ----------------------------------------------------------------------------------------------------------- */
+/* ---- order
+ * ----------------------------------------------------------------------------------------------------------- */
 
 static void visit_inputs(Fusion *f, const Node *node, Unit *unit, UnitList *order);
 
@@ -290,8 +306,10 @@ UnitList region_to_units(Lowering *l, Region *region, bool backward) {
         Value *value = value_new(l, node);
         value->generator = node_is_generator(node);
         if (node->op == OP_INPUT || value->generator || node->op == OP_LAYER_INDEX) continue;
-        if (node_in_loop(node)) place_loop_node(&f, node);
-        else unit_add(&f, unit_new(&f, UNIT_NODE, node), node);
+        if (node_in_loop(node))
+            place_loop_node(&f, node);
+        else
+            unit_add(&f, unit_new(&f, UNIT_NODE, node), node);
     }
     mark_stored(&f);
     for (int i = region->nodes.n - 1; i >= 0; i--) {

@@ -1,8 +1,8 @@
 /* A role's program: its graphs become entries, one after the other on one timeline.
  *
- * The order of the timeline is that of a step, so that what the forward half saves lives from its making to its last use
- * in the backward half and no longer. With several micro-batches in flight the saved values have a copy for each, and
- * live through both halves. */
+ * The order of the timeline is that of a step, so that what the forward half saves lives from its making to its last
+ * use in the backward half and no longer. With several micro-batches in flight the saved values have a copy for each,
+ * and live through both halves. */
 #include "kernels/lower.h"
 
 /* Values of the forward half that the backward half reads. */
@@ -42,8 +42,10 @@ static void split_reductions(Graph *graph, Region *region) {
                 Dim *dim = x->shape.dims[k];
                 if (shape_find(&node->shape, dim) >= 0) continue;
                 bool last = k == 0 || (k == 1 && shape_find(&node->shape, x->shape.dims[0]) >= 0);
-                if (elements < 256 && !(last && over.n && !rest.n)) shape_add(&over, dim), elements *= dim->size;
-                else shape_add(&rest, dim);
+                if (elements < 256 && !(last && over.n && !rest.n))
+                    shape_add(&over, dim), elements *= dim->size;
+                else
+                    shape_add(&rest, dim);
             }
             if (rest.n) {
                 Node *first = NEW(graph->arena, Node);
@@ -53,8 +55,10 @@ static void split_reductions(Graph *graph, Region *region) {
                 first->attrs = NEW_N(graph->arena, AttrValue, 6);
                 memcpy(first->attrs, node->attrs, sizeof(AttrValue) * (size_t)op_n_attrs(op_info(node)));
                 first->attrs[op_attr_index(op_info(node), "over")].dims = over;
-                for (int a = 0; graph->mesh && a < graph->mesh->n; a++) /* a cut dimension that stays is cut in the result */
-                    if (x->type[a].kind == AXIS_SHARDED && shape_find(&first->shape, x->type[a].dim) >= 0) first->type[a] = x->type[a];
+                for (int a = 0; graph->mesh && a < graph->mesh->n;
+                     a++) /* a cut dimension that stays is cut in the result */
+                    if (x->type[a].kind == AXIS_SHARDED && shape_find(&first->shape, x->type[a].dim) >= 0)
+                        first->type[a] = x->type[a];
                 vec_push(graph->arena, &nodes, first);
                 AttrValue *attrs = NEW_N(graph->arena, AttrValue, 6);
                 memcpy(attrs, node->attrs, sizeof(AttrValue) * (size_t)op_n_attrs(op_info(node)));
@@ -70,15 +74,26 @@ static void split_reductions(Graph *graph, Region *region) {
     region->nodes = nodes;
 }
 
-/* ---- transfers between stages ------------------------------------------------------------------------------------- */
+/* ---- transfers between stages -------------------------------------------------------------------------------------
+ */
 
 static void lower_handover(Lowering *l, const Transfer *t, int axis, HandoverKind kind) {
     static const char *const words[] = {"send to", "receive from", "wait for"};
-    Kernel *kernel = lower_kernel(l, KERNEL_TRANSFER, kind == HANDOVER_SEND ? "send" : kind == HANDOVER_RECV ? "recv" : "wait", t->span);
+    Kernel *kernel = lower_kernel(l, KERNEL_TRANSFER,
+                                  kind == HANDOVER_SEND   ? "send"
+                                  : kind == HANDOVER_RECV ? "recv"
+                                                          : "wait",
+                                  t->span);
     Handover *h = kernel->handover = NEW(l->arena, Handover);
     Buffer *buffer = lower_tensor(l, t->tensor);
-    *h = (Handover){.kind = kind, .axis = axis, .peer = t->peer, .channel = t->channel, .depth = l->entry_drains || kind == HANDOVER_RECV ? 1 : buffer->flights, .bytes = buffer->bytes};
-    h->where = arena_printf(l->arena, "%s: %s stage %d", session_where(l->program->session, t->span), words[kind], t->peer);
+    *h = (Handover){.kind = kind,
+                    .axis = axis,
+                    .peer = t->peer,
+                    .channel = t->channel,
+                    .depth = l->entry_drains || kind == HANDOVER_RECV ? 1 : buffer->flights,
+                    .bytes = buffer->bytes};
+    h->where =
+        arena_printf(l->arena, "%s: %s stage %d", session_where(l->program->session, t->span), words[kind], t->peer);
     if (kind != HANDOVER_WAIT) kernel_add_ref(l, kernel, (BufferRef){.buffer = buffer});
 }
 
@@ -90,11 +105,13 @@ static bool transfers(const Step *step, const Transfer *t, TransferWhen when, in
 static void lower_handovers(Lowering *l, const Step *step, TransferWhen when, int chunk, HandoverKind kind) {
     for (int i = 0; i < step->transfers.n; i++) {
         const Transfer *t = &step->transfers.at[i];
-        if (transfers(step, t, when, chunk) && t->sends == (kind != HANDOVER_RECV)) lower_handover(l, t, step->stage_axis, kind);
+        if (transfers(step, t, when, chunk) && t->sends == (kind != HANDOVER_RECV))
+            lower_handover(l, t, step->stage_axis, kind);
     }
 }
 
-/* ---- entries --------------------------------------------------------------------------------------------------------- */
+/* ---- entries
+ * --------------------------------------------------------------------------------------------------------- */
 
 static Name entry_name(const Lowering *l, const char *name, int chunk) {
     return intern(l->program->session->names, chunk ? arena_printf(l->arena, "%s.%d", name, chunk) : name);
@@ -143,7 +160,8 @@ static void add_tensors(Lowering *l, Graph *graph) {
     clear_marks(&graph->top);
     for (int i = 0; i < graph->tensors.n; i++) {
         Tensor *tensor = graph->tensors.at[i];
-        if (tensor->class == CLASS_DATA || tensor->class == CLASS_WEIGHT || tensor->class == CLASS_RESULT) lower_tensor(l, tensor);
+        if (tensor->class == CLASS_DATA || tensor->class == CLASS_WEIGHT || tensor->class == CLASS_RESULT)
+            lower_tensor(l, tensor);
     }
 }
 
@@ -228,16 +246,18 @@ static void prepare_graph(Lowering *l, Graph *graph) {
 RoleProgram *schedule_to_kernels(const Step *step, const Mesh *mesh, const Schedule *schedule, int role) {
     Arena *arena = step->session->arena;
     RoleProgram *program = NEW(arena, RoleProgram);
-    *program = (RoleProgram){.arena = arena, .session = step->session, .mesh = mesh, .role = role,
-                             .scratch_bytes = PRODUCT_SCRATCH_BYTES};
+    *program = (RoleProgram){
+        .arena = arena, .session = step->session, .mesh = mesh, .role = role, .scratch_bytes = PRODUCT_SCRATCH_BYTES};
     int position = 0;
     Map tensors = {0};
-    Lowering l = {.arena = arena, .program = program, .mesh = mesh, .position = &position, .tensors = &tensors, .flights = 1};
+    Lowering l = {
+        .arena = arena, .program = program, .mesh = mesh, .position = &position, .tensors = &tensors, .flights = 1};
     for (int chunk = 0; chunk < schedule->n_chunks; chunk++) {
         int flights = schedule_in_flight(schedule, role, chunk);
         if (flights > l.flights) l.flights = flights;
     }
-    Graph *graphs[] = {step->init, step->begin, step->count, step->total, step->body, step->update, step->eval, step->decode};
+    Graph *graphs[] = {step->init, step->begin,  step->count, step->total,
+                       step->body, step->update, step->eval,  step->decode};
     for (size_t i = 0; i < sizeof graphs / sizeof *graphs; i++) prepare_graph(&l, graphs[i]);
     for (int chunk = 0; chunk < step->n_chunks; chunk++) {
         prepare_graph(&l, step->bodies[chunk]);

@@ -72,7 +72,8 @@ static void read_property(Resolver *r, FileScope *scope, Gpu *gpu, Map *seen, Pr
     }
     double value;
     const char *word = strcmp(p->name, "fp32") == 0 ? "unchecked" : NULL;
-    if (!property_single_and(r, p, word) || !take_unit(r, scope, p->name, p->items[0], gpu_fields[index].unit, &value)) return;
+    if (!property_single_and(r, p, word) || !take_unit(r, scope, p->name, p->items[0], gpu_fields[index].unit, &value))
+        return;
     if (value < 0) {
         diag_error(r->s, "P0129", p->items[0]->span, "`%s` cannot be negative", p->name);
         return;

@@ -120,7 +120,8 @@ static void print_plan(Arena *arena, Text *out, const Plan *plan) {
     text_printf(out, "    precision = %s\n", plan->precision);
     if (plan->recompute_every) text_printf(out, "    recompute = every %lld\n", (long long)plan->recompute_every);
     for (int i = 0; i < plan->recompute.n; i++)
-        text_printf(out, "%s%s%s", i ? ", " : "    recompute = ", plan->recompute.at[i], i + 1 == plan->recompute.n ? "\n" : "");
+        text_printf(out, "%s%s%s", i ? ", " : "    recompute = ", plan->recompute.at[i],
+                    i + 1 == plan->recompute.n ? "\n" : "");
     if (plan->threads > 0) text_printf(out, "    threads = %lld\n", (long long)plan->threads);
 }
 

@@ -44,7 +44,8 @@ void property_unknown(Resolver *r, const char *kind, const Property *p, const ch
     if (near != NULL) {
         diag_help(d, "did you mean `%s`?", near);
         diag_fix(d, p->name_span, near);
-    } else if (strcmp(kind, "plan") == 0 && p->n > 1 && p->items[0]->kind == EXPR_NAME && nearest_name(p->items[0]->name, on, 1) != NULL) {
+    } else if (strcmp(kind, "plan") == 0 && p->n > 1 && p->items[0]->kind == EXPR_NAME &&
+               nearest_name(p->items[0]->name, on, 1) != NULL) {
         help_word(d, p->items[0], on[0]); /* `head onn tensor` is a rule */
     } else {
         diag_help(d, "it has %s", list_text(r->arena, known, n, " and "));

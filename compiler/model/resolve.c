@@ -104,7 +104,8 @@ static bool help_qualified(Resolver *r, Diag *d, const FileScope *scope, const E
     return false;
 }
 
-/* Whether the name is met for the first time in its file: a second use of a misspelt declaration is no second mistake. */
+/* Whether the name is met for the first time in its file: a second use of a misspelt declaration is no second mistake.
+ */
 static bool is_first_use(Resolver *r, const Expr *name, const char *text) {
     Name key = intern(r->s->names, arena_printf(r->arena, "%d %s", name->span.file, text));
     if (map_get(&r->unknown, key) != NULL) return false;

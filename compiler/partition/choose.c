@@ -43,11 +43,13 @@ static const double weight_stays = 1e4;
 
 static double convert_cost(const Choices *c, const Node *value, int axis, AxisType need) {
     if (axis_type_equal(value->type[axis], need)) return 0;
-    bool stays = value->type[axis].kind == AXIS_SHARDED && !type_is_flat(value->type[axis]) && map_get(&c->weights, value);
+    bool stays =
+        value->type[axis].kind == AXIS_SHARDED && !type_is_flat(value->type[axis]) && map_get(&c->weights, value);
     if (node_is_source(value) && need.kind != AXIS_PARTIAL) return 0;
     if (need.kind == AXIS_PARTIAL && node_is_zero(value)) return 0;
     for (int i = 0; i < c->made.n; i++)
-        if (c->made.at[i].value == value && c->made.at[i].axis == axis && axis_type_equal(c->made.at[i].type, need)) return 0;
+        if (c->made.at[i].value == value && c->made.at[i].axis == axis && axis_type_equal(c->made.at[i].type, need))
+            return 0;
     double bytes = local_bytes(c, value, axis);
     if (value->type[axis].kind == AXIS_SHARDED) bytes /= (double)c->layout->mesh.axes[axis].size;
     return conversion_bytes(&c->layout->mesh, axis, bytes, value->type[axis], need) * (stays ? weight_stays : 1);
@@ -101,7 +103,8 @@ static void weigh(const Choices *c, const Node *node, int axis, bool cut, Way *w
 }
 
 static bool is_stored(const Node *node) {
-    return node->op == OP_INPUT && node->tensor->of && (node->tensor->class == CLASS_GRADIENT || node->tensor->class == CLASS_MOMENT);
+    return node->op == OP_INPUT && node->tensor->of &&
+           (node->tensor->class == CLASS_GRADIENT || node->tensor->class == CLASS_MOMENT);
 }
 
 /* ---- what stands behind the elements of a flat range ---- */
@@ -117,7 +120,7 @@ bool flat_is_padded(const Layout *layout, const Node *value, int axis) {
 Padding flat_padding(const Node *node, int axis) {
     if (node->op == OP_CONST) return node_is_zero(node) ? PADDING_ZERO : PADDING_OTHER;
     if (node->shape.n == 0) return PADDING_UNKNOWN;
-    if (!type_is_flat(node->type[axis])) return PADDING_ZERO; /* its conversion puts zeros there */
+    if (!type_is_flat(node->type[axis])) return PADDING_ZERO;                /* its conversion puts zeros there */
     if (node->op == OP_INPUT || node->op == OP_FLATTEN) return PADDING_ZERO; /* so does all that is stored */
     if (node->op == OP_SHARD || node->op == OP_REDUCE_SCATTER || node->op == OP_ALL_REDUCE) {
         return node->in[0]->op == OP_FLATTEN ? PADDING_ZERO : flat_padding(node->in[0], axis);
@@ -139,13 +142,14 @@ Padding flat_padding(const Node *node, int axis) {
     return PADDING_UNKNOWN;
 }
 
-/* Element by element on the flat range: every operand has the result's shape, or is a scalar. A sum over all elements of
- * a flat range is partial, when what stands behind them counts nothing. */
+/* Element by element on the flat range: every operand has the result's shape, or is a scalar. A sum over all elements
+ * of a flat range is partial, when what stands behind them counts nothing. */
 static void try_flat(const Choices *c, const Node *node, int axis, const Iteration *space, Way *best) {
     if (!c->layout->axes[axis].stored || node->n_outs) return;
     if (node->op == OP_SUM) {
         const Shape *x = &node->in[0]->shape;
-        bool all = node->shape.n == 0 || (node->shape.n == 1 && shape_is_stacked(x) && node->shape.dims[0] == x->dims[0]);
+        bool all =
+            node->shape.n == 0 || (node->shape.n == 1 && shape_is_stacked(x) && node->shape.dims[0] == x->dims[0]);
         if (!all || !type_is_flat(node->in[0]->type[axis])) return;
         if (flat_is_padded(c->layout, node->in[0], axis) && flat_padding(node->in[0], axis) != PADDING_ZERO) return;
         Way way = {.out = partial_sum, .in = {flat}};
@@ -195,7 +199,9 @@ static void try_letter(const Choices *c, const Node *node, int axis, const Lette
         way.out = sharded(out);
         if (target.kind == AXIS_SHARDED && target.dim == out) wanted = true;
     } else {
-        ReduceKind reduce = letter->kind == LETTER_MAX ? REDUCE_MAX : letter->kind == LETTER_MIN ? REDUCE_MIN : REDUCE_SUM;
+        ReduceKind reduce = letter->kind == LETTER_MAX   ? REDUCE_MAX
+                            : letter->kind == LETTER_MIN ? REDUCE_MIN
+                                                         : REDUCE_SUM;
         way.out = (AxisType){.kind = AXIS_PARTIAL, .reduce = reduce};
     }
     if (c->layout->axes[axis].attention && op_info(node)->lower == LOWER_ATTEND) wanted = true;
@@ -247,8 +253,8 @@ static void refuse_way(const Choices *c, const Node *node, int axis) {
     AttendParts parts = attend_parts(node);
     const Dim *heads = parts.kv_head ? parts.kv_head : parts.head;
     Diag *d = diag_error(c->session, "P0430", c->layout->axes[axis].attention_span,
-                         "attention cannot be cut this way over `%s` (%lld): it has %lld heads of keys and values", mesh_axis->name,
-                         (long long)mesh_axis->size, (long long)(heads ? heads->size : 1));
+                         "attention cannot be cut this way over `%s` (%lld): it has %lld heads of keys and values",
+                         mesh_axis->name, (long long)mesh_axis->size, (long long)(heads ? heads->size : 1));
     diag_note(d, node->span, "this attention");
     diag_help(d, "`using gather` cuts the sequence for any number of heads");
 }
@@ -256,7 +262,8 @@ static void refuse_way(const Choices *c, const Node *node, int axis) {
 /* A sum over the stages of a pipeline: each of them has a scalar of its own, whole on all other axes. */
 static void choose_sum(Choices *c, Node *node, int axis) {
     choice_of(c, node)->need[axis] = replicated;
-    if (!axis_type_equal(node->in[0]->type[axis], replicated)) vec_push(c->arena, &c->made, (Made){node->in[0], axis, replicated});
+    if (!axis_type_equal(node->in[0]->type[axis], replicated))
+        vec_push(c->arena, &c->made, (Made){node->in[0], axis, replicated});
     node->type[axis] = replicated;
 }
 
@@ -276,7 +283,8 @@ static void choose_axis(Choices *c, Node *node, int axis) {
     for (int i = 0; i < space.n; i++) try_letter(c, node, axis, &space.letters[i], &best);
     try_partial(c, node, axis, &space, &best);
     try_flat(c, node, axis, &space, &best);
-    if (c->layout->axes[axis].attention && op_info(node)->lower == LOWER_ATTEND && best.out.kind != AXIS_SHARDED) refuse_way(c, node, axis);
+    if (c->layout->axes[axis].attention && op_info(node)->lower == LOWER_ATTEND && best.out.kind != AXIS_SHARDED)
+        refuse_way(c, node, axis);
     NodeChoice *choice = choice_of(c, node);
     for (int i = 0; i < node->n_in; i++) {
         choice->need[i * MAX_MESH + axis] = best.in[i];
@@ -312,7 +320,8 @@ static void choose_repeat(Choices *c, Node *node) {
         for (int i = 0; i < region->n_carries; i++)
             for (int a = 0; a < c->layout->mesh.n; a++) {
                 Node *param = region->params.at[i];
-                if (region->results.at[i]->type[a].kind != AXIS_PARTIAL || param->type[a].kind == AXIS_PARTIAL) continue;
+                if (region->results.at[i]->type[a].kind != AXIS_PARTIAL || param->type[a].kind == AXIS_PARTIAL)
+                    continue;
                 if (param->type[a].kind != AXIS_REPLICATED || !node_is_zero(node->in[i])) continue;
                 param->type[a] = region->results.at[i]->type[a];
                 again = true;
@@ -323,8 +332,10 @@ static void choose_repeat(Choices *c, Node *node) {
         copy_types(&choice->need[i * MAX_MESH], i < region->n_carries ? region->params.at[i]->type : node->in[i]->type);
     const AxisType *wanted = map_get(&c->stacked, node);
     for (int k = 0; k < node->n_outs; k++) {
-        copy_types(node->outs[k].type, k < region->n_carries ? region->params.at[k]->type : region->results.at[k]->type);
-        for (int a = 0; wanted && k >= region->n_carries && a < c->layout->mesh.n; a++) /* each layer's part goes to its place at once */
+        copy_types(node->outs[k].type,
+                   k < region->n_carries ? region->params.at[k]->type : region->results.at[k]->type);
+        for (int a = 0; wanted && k >= region->n_carries && a < c->layout->mesh.n;
+             a++) /* each layer's part goes to its place at once */
             if (wanted[k * MAX_MESH + a].kind == AXIS_SHARDED) node->outs[k].type[a] = wanted[k * MAX_MESH + a];
     }
 }
@@ -336,15 +347,16 @@ void choose_region(Choices *c, Region *region) {
         if (node->op == OP_INPUT) {
             copy_types(node->type, tensor_type(node->tensor));
             node->tensor->typed = true; /* whoever writes it later writes what was read here */
-        }
-        else if (node->op == OP_RESULT)
+        } else if (node->op == OP_RESULT)
             copy_types(node->type, node->in[0]->outs[node_attr(node, "index")->integer].type), choice_of(c, node);
-        else if (node->op == OP_REPEAT) choose_repeat(c, node);
+        else if (node->op == OP_REPEAT)
+            choose_repeat(c, node);
         else
             for (int a = 0; a < c->layout->mesh.n; a++) choose_axis(c, node, a);
         if (node->op == OP_RESULT) copy_types(choice_of(c, node)->need, node->type);
         bool is_weight = node->op == OP_INPUT && node->tensor->class == CLASS_WEIGHT;
-        bool sees_weight = (op_info(node)->lower == LOWER_VIEW || node->op == OP_CAST) && map_get(&c->weights, node->in[0]);
+        bool sees_weight =
+            (op_info(node)->lower == LOWER_VIEW || node->op == OP_CAST) && map_get(&c->weights, node->in[0]);
         if (is_weight || sees_weight) map_put(c->arena, &c->weights, node, node);
     }
 }

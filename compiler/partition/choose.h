@@ -26,7 +26,9 @@ typedef struct Choices {
 } Choices;
 
 /* The type before rule 3 made the tensor a flat range. */
-static inline const AxisType *tensor_type(const Tensor *tensor) { return tensor->logical.n ? tensor->logical_type : tensor->type; }
+static inline const AxisType *tensor_type(const Tensor *tensor) {
+    return tensor->logical.n ? tensor->logical_type : tensor->type;
+}
 static inline bool type_is_flat(AxisType type) { return type.kind == AXIS_SHARDED && type.layout == LAYOUT_FLAT; }
 /* Whether the value is stacked over layers: then its first dimension stays apart from the flat range. */
 bool shape_is_stacked(const Shape *shape);

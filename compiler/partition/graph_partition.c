@@ -1,7 +1,8 @@
 /* Inserts every conversion that the choices of choose.c ask for: the only place where collectives come from.
  *
  * A conversion belongs to the use; equal conversions of one value in one region are shared. On several axes the parts
- * are joined from the innermost axis outwards and cut from the outermost inwards, as blocks of a dimension are nested. */
+ * are joined from the innermost axis outwards and cut from the outermost inwards, as blocks of a dimension are nested.
+ */
 #include "partition/choose.h"
 
 typedef struct Converted {
@@ -60,14 +61,16 @@ static Dim *flat_dim(Graph *graph, const Layout *layout, const Shape *shape, con
     for (int a = 0; a < mesh->n; a++)
         if (a != stored_axis && type[a].kind == AXIS_SHARDED) others *= mesh->axes[a].size;
     elements = (elements / others + n - 1) / n * n * others;
-    Name name = intern(graph->session->names, arena_printf(graph->arena, "flat.%s.%lld", mesh->axes[stored_axis].name, (long long)elements));
+    Name name = intern(graph->session->names,
+                       arena_printf(graph->arena, "flat.%s.%lld", mesh->axes[stored_axis].name, (long long)elements));
     Dim *dim = map_get(layout->flat_dims, name);
     if (!dim) {
         dim = graph_add_dim(graph, name, elements, (Span){0});
         dim->is_flat = true;
         dim->stored_axis = stored_axis;
         map_put(graph->arena, layout->flat_dims, name, dim);
-    } else if (!graph_find_dim(graph, name)) vec_push(graph->arena, &graph->dims, dim);
+    } else if (!graph_find_dim(graph, name))
+        vec_push(graph->arena, &graph->dims, dim);
     return dim;
 }
 
@@ -88,7 +91,8 @@ static Node *view_node(Inserter *in, Op op, Node *x) {
     Node *node = NEW(in->graph->arena, Node);
     node->op = op;
     node->id = in->graph->n_nodes++;
-    node->dtype = x->dtype, node->span = x->span, node->name = x->name, node->path = x->path, node->backward = x->backward;
+    node->dtype = x->dtype, node->span = x->span, node->name = x->name, node->path = x->path,
+    node->backward = x->backward;
     node->in = NEW(in->graph->arena, Node *);
     node->in[0] = x, node->n_in = 1;
     node->attrs = NEW_N(in->graph->arena, AttrValue, 6);
@@ -106,7 +110,8 @@ static Node *flatten(Inserter *in, Node *value, int axis) {
         if (value->type[a].kind == AXIS_SHARDED) node->type[a].dim = dim;
     }
     set_attr(node, "flat", (AttrValue){.dims = {.dims = {dim}, .n = 1}});
-    if (shape_is_stacked(&value->shape)) set_attr(node, "lead", (AttrValue){.dims = {.dims = {value->shape.dims[0]}, .n = 1}});
+    if (shape_is_stacked(&value->shape))
+        set_attr(node, "lead", (AttrValue){.dims = {.dims = {value->shape.dims[0]}, .n = 1}});
     vec_push(in->graph->arena, &in->out, node);
     return node;
 }
@@ -160,7 +165,8 @@ static Node *convert_axis(Inserter *in, Node *value, int axis, AxisType to) {
     Node *node = NEW(in->graph->arena, Node);
     node->op = collective_for(from, to);
     node->id = in->graph->n_nodes++;
-    node->dtype = value->dtype, node->shape = value->shape, node->span = conversion_span(value), node->name = value->name, node->path = value->path;
+    node->dtype = value->dtype, node->shape = value->shape, node->span = conversion_span(value),
+    node->name = value->name, node->path = value->path;
     node->backward = value->backward;
     node->in = NEW(in->graph->arena, Node *);
     node->in[0] = value, node->n_in = 1;
@@ -171,7 +177,8 @@ static Node *convert_axis(Inserter *in, Node *value, int axis, AxisType to) {
     if (from.kind == AXIS_SHARDED) set_attr(node, "from", (AttrValue){.dims = {.dims = {from.dim}, .n = 1}});
     if (to.kind == AXIS_SHARDED) set_attr(node, "to", (AttrValue){.dims = {.dims = {to.dim}, .n = 1}});
     static const char *const reduce_names[] = {"sum", "max", "min", "or"};
-    set_attr(node, "reduce", (AttrValue){.integer = from.reduce, .name = intern(in->graph->session->names, reduce_names[from.reduce])});
+    set_attr(node, "reduce",
+             (AttrValue){.integer = from.reduce, .name = intern(in->graph->session->names, reduce_names[from.reduce])});
     memcpy(node->type, value->type, sizeof node->type);
     node->type[axis] = to;
     vec_push(in->graph->arena, &in->out, node);
@@ -190,14 +197,17 @@ static bool would_pad(const Inserter *in, const Node *value, const AxisType *nee
 /* A value whose padding is not known to be zero is gathered and cut again, which puts zeros there. */
 static Node *with_zero_padding(Inserter *in, Node *value) {
     int axis = flat_axis(&in->choices->layout->mesh, value->type);
-    if (axis < 0 || !flat_is_padded(in->choices->layout, value, axis) || flat_padding(value, axis) == PADDING_ZERO) return value;
+    if (axis < 0 || !flat_is_padded(in->choices->layout, value, axis) || flat_padding(value, axis) == PADDING_ZERO)
+        return value;
     return convert_to_flat(in, convert_from_flat(in, value, axis), axis, value->type[axis]);
 }
 
-/* ---- several axes at once ------------------------------------------------------------------------------------------- */
+/* ---- several axes at once -------------------------------------------------------------------------------------------
+ */
 
 static bool same_cut(AxisType type, const Dim *dim) {
-    return type.kind == AXIS_SHARDED && type.dim && dim && (dim_is_cut_by(type.dim, dim) || dim_is_cut_by(dim, type.dim));
+    return type.kind == AXIS_SHARDED && type.dim && dim &&
+           (dim_is_cut_by(type.dim, dim) || dim_is_cut_by(dim, type.dim));
 }
 
 /* Whether `type`'s dimension is cut again inside this axis: then the parts of the ranks along the axis do not lie side
@@ -254,8 +264,10 @@ static Steps steps_between(const Mesh *mesh, const AxisType *from, const AxisTyp
     Steps start = {.n = 0}, steps;
     memcpy(start.types, from, sizeof start.types);
     for (int a = mesh->n - 1; a >= 0; a--) { /* what has to be whole */
-        bool whole = need[a].kind == AXIS_REPLICATED || (type_is_flat(need[a]) && from[a].kind == AXIS_SHARDED && !type_is_flat(from[a]));
-        if (whole && step_is_valid(mesh, start.types, a, (AxisType){.kind = AXIS_REPLICATED})) add_step(&start, a, (AxisType){.kind = AXIS_REPLICATED});
+        bool whole = need[a].kind == AXIS_REPLICATED ||
+                     (type_is_flat(need[a]) && from[a].kind == AXIS_SHARDED && !type_is_flat(from[a]));
+        if (whole && step_is_valid(mesh, start.types, a, (AxisType){.kind = AXIS_REPLICATED}))
+            add_step(&start, a, (AxisType){.kind = AXIS_REPLICATED});
     }
     steps = start;
     if (steps_in_order(mesh, need, true, &steps)) return steps;
@@ -270,7 +282,8 @@ static Node *convert(Inserter *in, Node *value, const AxisType *need, bool backw
     const Mesh *mesh = &in->choices->layout->mesh;
     if (types_equal(in, value->type, need)) return value;
     for (int i = 0; i < in->done.n; i++)
-        if (in->done.at[i].value == value && types_equal(in, in->done.at[i].result->type, need)) return in->done.at[i].result;
+        if (in->done.at[i].value == value && types_equal(in, in->done.at[i].result->type, need))
+            return in->done.at[i].result;
     Node *result = value;
     bool source = node_is_source(value) || (value->op == OP_BROADCAST && node_is_source(value->in[0]));
     if (source && !would_pad(in, value, need)) {
@@ -282,7 +295,8 @@ static Node *convert(Inserter *in, Node *value, const AxisType *need, bool backw
         Steps steps = steps_between(mesh, result->type, need);
         for (int i = 0; i < steps.n; i++) result = convert_axis(in, result, steps.axis[i], steps.to[i]);
         for (int a = 0; a < mesh->n; a++)
-            if (type_is_flat(need[a]) && !axis_type_equal(result->type[a], need[a])) result = convert_to_flat(in, result, a, need[a]);
+            if (type_is_flat(need[a]) && !axis_type_equal(result->type[a], need[a]))
+                result = convert_to_flat(in, result, a, need[a]);
         for (int i = first; i < in->out.n; i++) in->out.at[i]->backward |= backward;
     }
     vec_push(in->graph->arena, &in->done, (Converted){value, result});
@@ -324,27 +338,32 @@ static void insert_region(Choices *choices, Graph *graph, Region *region) {
 
 /* Rule 3: which classes of tensors an axis stores in parts. It leaves alone what it already cuts. */
 static bool stores_in_parts(const Layout *layout, int axis, const Tensor *tensor) {
-    StoredParts from = tensor->class == CLASS_WEIGHT ? STORED_WEIGHTS : tensor->class == CLASS_GRADIENT && tensor->of ? STORED_GRADIENTS
-                       : tensor->class == CLASS_MOMENT ? STORED_OPTIMIZER : STORED_WHOLE;
+    StoredParts from = tensor->class == CLASS_WEIGHT                   ? STORED_WEIGHTS
+                       : tensor->class == CLASS_GRADIENT && tensor->of ? STORED_GRADIENTS
+                       : tensor->class == CLASS_MOMENT                 ? STORED_OPTIMIZER
+                                                                       : STORED_WHOLE;
     return from != STORED_WHOLE && layout->axes[axis].stored >= from;
 }
 
-/* What the loader fills is divided by samples and by data sets alone; each use cuts the part of a sample that it needs. */
+/* What the loader fills is divided by samples and by data sets alone; each use cuts the part of a sample that it needs.
+ */
 static AxisType stored_type(const Layout *layout, int axis, const Tensor *tensor) {
     AxisType type = layout_type(layout, axis, &tensor->shape);
     bool whole = tensor->class == CLASS_DATA && type.kind == AXIS_SHARDED && !type.dim->is_batch && !type.dim->has_data;
     return whole ? (AxisType){.kind = AXIS_REPLICATED} : type;
 }
 
-/* Storage follows rule 1. On the axes that do not cut them, accumulators take the type of what is first written to them,
- * so a partial gradient stays partial until its first use; what the runtime reads or writes is the same on every rank. */
+/* Storage follows rule 1. On the axes that do not cut them, accumulators take the type of what is first written to
+ * them, so a partial gradient stays partial until its first use; what the runtime reads or writes is the same on every
+ * rank. */
 static void type_tensors(Graph *graph, const Layout *layout) {
     for (int i = 0; i < graph->tensors.n; i++) {
         Tensor *tensor = graph->tensors.at[i];
         if (tensor->typed) continue;
         bool parts = false;
         for (int a = 0; a < layout->mesh.n; a++) {
-            if (tensor->class != CLASS_SCALAR && tensor->class != CLASS_RESULT) tensor->type[a] = stored_type(layout, a, tensor);
+            if (tensor->class != CLASS_SCALAR && tensor->class != CLASS_RESULT)
+                tensor->type[a] = stored_type(layout, a, tensor);
             if (parts || tensor->type[a].kind != AXIS_REPLICATED || !stores_in_parts(layout, a, tensor)) continue;
             tensor->type[a] = (AxisType){.kind = AXIS_SHARDED, .layout = LAYOUT_FLAT};
             parts = true;
@@ -353,7 +372,8 @@ static void type_tensors(Graph *graph, const Layout *layout) {
     }
 }
 
-/* ---- storage ---------------------------------------------------------------------------------------------------------- */
+/* ---- storage
+ * ---------------------------------------------------------------------------------------------------------- */
 
 /* Makes what is flat flat: its shape becomes the range, cut by every axis that cuts the value. */
 static void make_flat(Graph *graph, const Layout *layout, Shape *shape, AxisType *type) {
@@ -363,7 +383,8 @@ static void make_flat(Graph *graph, const Layout *layout, Shape *shape, AxisType
     Dim *dim = flat_dim(graph, layout, shape, type, axis);
     *shape = flat_shape(shape, dim);
     for (int a = 0; a < mesh->n; a++)
-        if (type[a].kind == AXIS_SHARDED) type[a] = (AxisType){.kind = AXIS_SHARDED, .layout = LAYOUT_BLOCK, .dim = dim};
+        if (type[a].kind == AXIS_SHARDED)
+            type[a] = (AxisType){.kind = AXIS_SHARDED, .layout = LAYOUT_BLOCK, .dim = dim};
 }
 
 /* Clones share their attributes: one that changes gets its own. */
@@ -413,7 +434,8 @@ static void want_stacked(Choices *c, const Graph *graph) {
             wanted = NEW_N(c->arena, AxisType, repeat->n_outs * MAX_MESH);
             map_put(c->arena, &c->stacked, repeat, wanted);
         }
-        if (k >= repeat->region->n_carries) memcpy(&wanted[k * MAX_MESH], tensor_type(output->tensor), sizeof output->tensor->type);
+        if (k >= repeat->region->n_carries)
+            memcpy(&wanted[k * MAX_MESH], tensor_type(output->tensor), sizeof output->tensor->type);
     }
 }
 

@@ -10,7 +10,8 @@ Layout plan_layout(const Plan *plan, const Graph *graph, Map *flat_dims) {
     Layout layout = {.mesh = plan->mesh, .flat_dims = flat_dims};
     for (int i = 0; i < plan->rules.n; i++) {
         const Rule *rule = &plan->rules.at[i];
-        static const StoredParts stored[] = {[STORAGE_OPTIMIZER] = STORED_OPTIMIZER, [STORAGE_GRADIENTS] = STORED_GRADIENTS,
+        static const StoredParts stored[] = {[STORAGE_OPTIMIZER] = STORED_OPTIMIZER,
+                                             [STORAGE_GRADIENTS] = STORED_GRADIENTS,
                                              [STORAGE_WEIGHTS] = STORED_WEIGHTS};
         if (rule->storage && stored[rule->storage] > layout.axes[rule->axis].stored)
             layout.axes[rule->axis].stored = stored[rule->storage];
@@ -20,7 +21,8 @@ Layout plan_layout(const Plan *plan, const Graph *graph, Map *flat_dims) {
             layout.axes[rule->axis].attention = ulysses ? ATTENTION_ULYSSES : ATTENTION_GATHER;
             layout.axes[rule->axis].attention_span = rule->span;
         }
-        Dim *dim = rule->how == STORE_REPEATED ? NULL : graph_find_dim(graph, rule->what); /* it is cut through its product */
+        Dim *dim =
+            rule->how == STORE_REPEATED ? NULL : graph_find_dim(graph, rule->what); /* it is cut through its product */
         if (dim) vec_push(graph->arena, &layout.axes[rule->axis].names, dim);
     }
     return layout;
@@ -55,14 +57,16 @@ static void partition_once(const Pass *pass, Step *step) {
     Graph *graphs[] = {step->update, step->begin, step->init, step->count, step->total, step->eval};
     for (size_t i = 0; i < sizeof graphs / sizeof *graphs; i++) partition(pass, graphs[i]);
     if (!step->decode) return;
-    Layout one = {.mesh = pass->plan->mesh, .flat_dims = pass->flat_dims}; /* sampling runs on one rank, with whole weights */
+    Layout one = {.mesh = pass->plan->mesh,
+                  .flat_dims = pass->flat_dims}; /* sampling runs on one rank, with whole weights */
     graph_partition(step->decode, &one);
     verify(pass, step->decode, "after partitioning");
 }
 
 /* Before any of them has types: tensors are shared, so those that are stored in parts are so in all graphs. */
 static void verify_all(const Pass *pass, const Step *step, const char *when) {
-    const Graph *graphs[] = {step->body, step->update, step->begin, step->init, step->count, step->total, step->eval, step->decode};
+    const Graph *graphs[] = {step->body,  step->update, step->begin, step->init,
+                             step->count, step->total,  step->eval,  step->decode};
     for (size_t i = 0; i < sizeof graphs / sizeof *graphs; i++)
         if (graphs[i]) verify(pass, graphs[i], when);
     for (int k = 0; k < step->n_chunks; k++) {

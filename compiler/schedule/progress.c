@@ -2,10 +2,10 @@
  *
  * One rank stands for each role. Every chunk has a channel for what its forward pass hands on and one for its backward
  * pass; a channel holds one message. A send on a stream of its own (the usual) is posted and the role goes on, but the
- * next pass that makes the same value waits until the message is taken; a send on stream 0 waits at once. A receive waits
- * for the message of its micro-batch. The update waits for all that was sent, then for all roles. Roles are looked at
- * again only when what they wait for changes, so the run is linear in the number of actions. What is left when nobody
- * can go on is a cycle of roles, and is printed. */
+ * next pass that makes the same value waits until the message is taken; a send on stream 0 waits at once. A receive
+ * waits for the message of its micro-batch. The update waits for all that was sent, then for all roles. Roles are
+ * looked at again only when what they wait for changes, so the run is linear in the number of actions. What is left
+ * when nobody can go on is a cycle of roles, and is printed. */
 #include "schedule/schedule.h"
 
 typedef struct RoleRun {
@@ -122,7 +122,8 @@ static void report(const Run *run, Span span) {
 
 bool schedule_progress(const Schedule *schedule, Span span) {
     int n = schedule->n_roles;
-    Run run = {.schedule = schedule, .roles = NEW_N(schedule->arena, RoleRun, n), .queue = NEW_N(schedule->arena, int, n)};
+    Run run = {
+        .schedule = schedule, .roles = NEW_N(schedule->arena, RoleRun, n), .queue = NEW_N(schedule->arena, int, n)};
     run.posted = NEW_N(schedule->arena, int, n * schedule->n_chunks * 2 + 4);
     for (int role = 0; role < n; role++) wake(&run, role);
     while (run.n) {
@@ -131,7 +132,8 @@ bool schedule_progress(const Schedule *schedule, Span span) {
         run.n--;
         RoleRun *r = &run.roles[role];
         r->queued = false;
-        while (r->at < schedule->roles[role].actions.n && step(&run, role, &schedule->roles[role].actions.at[r->at])) r->at++;
+        while (r->at < schedule->roles[role].actions.n && step(&run, role, &schedule->roles[role].actions.at[r->at]))
+            r->at++;
     }
     for (int role = 0; role < n; role++) {
         if (run.roles[role].at == schedule->roles[role].actions.n) continue;

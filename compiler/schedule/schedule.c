@@ -3,8 +3,8 @@
  *     schedule one_f_one_b roles 1 chunks 1 micros 2
  *     role 0: BEGIN 0F0 0B0 0F1 0B1 OPT
  *
- * An action of a micro-batch is written chunk, kind, micro-batch, as PyTorch's pipelining writes its tables. A send that
- * waits until it is received has a `!` behind it. */
+ * An action of a micro-batch is written chunk, kind, micro-batch, as PyTorch's pipelining writes its tables. A send
+ * that waits until it is received has a `!` behind it. */
 #include "schedule/schedule.h"
 
 #include <ctype.h>
@@ -18,13 +18,16 @@ static const char *const action_text[] = {
 static bool action_sends(const Action *a) { return a->kind == ACTION_SEND_F || a->kind == ACTION_SEND_B; }
 
 void action_print(const Action *action, Text *out) {
-    if (action->micro < 0) text_puts(out, action_text[action->kind]);
-    else text_printf(out, "%d%s%d%s", action->chunk, action_text[action->kind], action->micro, action_sends(action) && !action->stream ? "!" : "");
+    if (action->micro < 0)
+        text_puts(out, action_text[action->kind]);
+    else
+        text_printf(out, "%d%s%d%s", action->chunk, action_text[action->kind], action->micro,
+                    action_sends(action) && !action->stream ? "!" : "");
 }
 
 void schedule_print(const Schedule *schedule, Text *out) {
-    text_printf(out, "schedule %s roles %d chunks %d micros %d\n", schedule->name, schedule->n_roles, schedule->n_chunks,
-                schedule->n_micro);
+    text_printf(out, "schedule %s roles %d chunks %d micros %d\n", schedule->name, schedule->n_roles,
+                schedule->n_chunks, schedule->n_micro);
     for (int r = 0; r < schedule->n_roles; r++) {
         text_printf(out, "role %d:", r);
         for (int i = 0; i < schedule->roles[r].actions.n; i++) {
@@ -57,7 +60,9 @@ static const char *reader_word(Reader *r, size_t *length) {
     return start;
 }
 
-static bool word_is(const char *word, size_t n, const char *text) { return strlen(text) == n && memcmp(word, text, n) == 0; }
+static bool word_is(const char *word, size_t n, const char *text) {
+    return strlen(text) == n && memcmp(word, text, n) == 0;
+}
 
 enum { MOST_CHUNKS_AND_MICROS = 1 << 24 };
 
@@ -79,9 +84,7 @@ static bool read_action(Reader *r, const char *word, size_t n, Action *action) {
     const char *kind = at;
     while (at < end && (isalpha((unsigned char)*at) || *at == '_')) at++;
     size_t kind_length = (size_t)(at - kind);
-    if (at < end) {
-        action->micro = read_number(&at, end);
-    }
+    if (at < end) { action->micro = read_number(&at, end); }
     for (int k = 0; k < ACTION_COUNT_; k++)
         if (word_is(kind, kind_length, action_text[k])) {
             action->kind = (ActionKind)k;
@@ -147,8 +150,10 @@ Schedule *schedule_parse(Session *s, int32_t file) {
             continue;
         }
         Action action;
-        if (role < 0 || !read_action(&r, word, n, &action)) good = false;
-        else vec_push(s->arena, &schedule->roles[role].actions, action);
+        if (role < 0 || !read_action(&r, word, n, &action))
+            good = false;
+        else
+            vec_push(s->arena, &schedule->roles[role].actions, action);
     }
     return good && schedule_verify(schedule, (Span){file, 0, 0}) ? schedule : NULL;
 }
@@ -168,8 +173,8 @@ static bool verify_role(const Schedule *schedule, int role, Span span) {
         const Action *a = &list->actions.at[i];
         const char *text = action_text[a->kind];
         if (a->chunk >= schedule->n_chunks || a->micro >= schedule->n_micro) {
-            diag_error(schedule->session, "P0703", span, "role %d: `%d%s%d` is outside %d chunks and %d micro-batches", role, a->chunk,
-                       text, a->micro, schedule->n_chunks, schedule->n_micro);
+            diag_error(schedule->session, "P0703", span, "role %d: `%d%s%d` is outside %d chunks and %d micro-batches",
+                       role, a->chunk, text, a->micro, schedule->n_chunks, schedule->n_micro);
             return false;
         }
         updates += a->kind == ACTION_OPT;
@@ -177,16 +182,18 @@ static bool verify_role(const Schedule *schedule, int role, Span span) {
         Seen *s = &seen[a->chunk * schedule->n_micro + a->micro];
         bool is_backward = a->kind == ACTION_B || a->kind == ACTION_BI, is_forward = a->kind == ACTION_F;
         if ((is_forward && s->forward) || (is_backward && s->backward)) {
-            diag_error(schedule->session, "P0704", span, "role %d: `%d%s%d` stands twice", role, a->chunk, text, a->micro);
+            diag_error(schedule->session, "P0704", span, "role %d: `%d%s%d` stands twice", role, a->chunk, text,
+                       a->micro);
             good = false;
         }
         if (is_backward && !s->forward) {
-            diag_error(schedule->session, "P0704", span, "role %d: `%d%s%d` stands before its forward pass `%dF%d`", role, a->chunk, text,
-                       a->micro, a->chunk, a->micro);
+            diag_error(schedule->session, "P0704", span, "role %d: `%d%s%d` stands before its forward pass `%dF%d`",
+                       role, a->chunk, text, a->micro, a->chunk, a->micro);
             good = false;
         }
         if (updates && (is_forward || is_backward)) {
-            diag_error(schedule->session, "P0704", span, "role %d: `%d%s%d` stands after the update `OPT`", role, a->chunk, text, a->micro);
+            diag_error(schedule->session, "P0704", span, "role %d: `%d%s%d` stands after the update `OPT`", role,
+                       a->chunk, text, a->micro);
             good = false;
         }
         if (is_forward) s->forward = i + 1;
@@ -194,12 +201,13 @@ static bool verify_role(const Schedule *schedule, int role, Span span) {
     }
     for (int k = 0; k < schedule->n_chunks * schedule->n_micro && good; k++)
         if (!seen[k].forward || !seen[k].backward) {
-            diag_error(schedule->session, "P0705", span, "role %d: micro-batch %d of chunk %d has no %s pass", role, k % schedule->n_micro,
-                       k / schedule->n_micro, seen[k].forward ? "backward" : "forward");
+            diag_error(schedule->session, "P0705", span, "role %d: micro-batch %d of chunk %d has no %s pass", role,
+                       k % schedule->n_micro, k / schedule->n_micro, seen[k].forward ? "backward" : "forward");
             good = false;
         }
     if (good && updates != 1) {
-        diag_error(schedule->session, "P0705", span, "role %d: the update `OPT` stands %d times, not once", role, updates);
+        diag_error(schedule->session, "P0705", span, "role %d: the update `OPT` stands %d times, not once", role,
+                   updates);
         good = false;
     }
     return good;

@@ -14,10 +14,12 @@ Schedule *schedule_gpipe(Session *s, Arena *arena, int stages, int micros, Sched
 /* `chunks` of layers for each stage; micros must be a multiple of stages. */
 Schedule *schedule_interleaved(Session *s, Arena *arena, int stages, int chunks, int micros, ScheduleParts parts);
 /* By the name that a plan uses; NULL: one_f_one_b. NULL for a name that is none. */
-Schedule *schedule_generate(Session *s, Arena *arena, const char *name, int stages, int chunks, int micros, ScheduleParts parts);
+Schedule *schedule_generate(Session *s, Arena *arena, const char *name, int stages, int chunks, int micros,
+                            ScheduleParts parts);
 /* What F and B actions of neighbouring chunks hand over, as SEND and RECV next to them. */
 void schedule_add_transfers(Schedule *schedule);
-/* For generators: an empty schedule, an action at its end; what comes before the first pass of a role, and the update. */
+/* For generators: an empty schedule, an action at its end; what comes before the first pass of a role, and the update.
+ */
 Schedule *schedule_new(Session *s, Arena *arena, const char *name, int stages, int chunks, int micros);
 void schedule_push(Schedule *schedule, int role, ActionKind kind, int chunk, int micro);
 void schedule_open_role(Schedule *schedule, int role, ScheduleParts parts);

@@ -30,7 +30,20 @@ typedef enum ExprKind {
     EXPR_ALONG,  /* LIST along DIM: args[0..1] (a constant vector with a dimension) */
 } ExprKind;
 
-typedef enum BinaryOp { BIN_ADD, BIN_SUB, BIN_MUL, BIN_DIV, BIN_EQ, BIN_NE, BIN_LT, BIN_LE, BIN_GT, BIN_GE, BIN_AND, BIN_OR } BinaryOp;
+typedef enum BinaryOp {
+    BIN_ADD,
+    BIN_SUB,
+    BIN_MUL,
+    BIN_DIV,
+    BIN_EQ,
+    BIN_NE,
+    BIN_LT,
+    BIN_LE,
+    BIN_GT,
+    BIN_GE,
+    BIN_AND,
+    BIN_OR
+} BinaryOp;
 
 /* One argument of a call: `value`, `name = value`, or `over dims` (name = "over", is_over). */
 typedef struct Arg {
@@ -60,9 +73,9 @@ enum { MOST_DEPTH = 500 };
 /* The type of an input, a target or a parameter: `int[batch, seq]`, `[..., seq, in]`, `float[]`. */
 typedef struct TypeExpr {
     Span span;
-    Name dtype; /* "int", "float", "bool", ... ; NULL when left out */
-    bool has_dots;         /* begins with `...` */
-    ExprList dims;         /* names */
+    Name dtype;    /* "int", "float", "bool", ... ; NULL when left out */
+    bool has_dots; /* begins with `...` */
+    ExprList dims; /* names */
     bool present;
 } TypeExpr;
 
@@ -77,9 +90,9 @@ typedef struct Binding {
 typedef struct Param {
     Name name;
     Span span;
-    TypeExpr type;   /* present for tensors */
-    Expr *arrow_to;  /* `in -> hidden`, `in -> (head, head_dim)`: name is the left side */
-    Expr *value;     /* default, or NULL */
+    TypeExpr type;  /* present for tensors */
+    Expr *arrow_to; /* `in -> hidden`, `in -> (head, head_dim)`: name is the left side */
+    Expr *value;    /* default, or NULL */
 } Param;
 
 /* One word of a rule: `vocab padded`, `layers uneven(8, 8, 7, 7)`, `kv_head repeated`, `mlp.hidden`, `batch`. */
@@ -129,9 +142,9 @@ typedef enum StmtKind {
     STMT_LOG,       /* value */
     STMT_NAMES,     /* name = transformers..., body: mappings as STMT_PROPERTY/ASSIGN */
     /* in plans */
-    STMT_MESH,     /* bindings */
-    STMT_RULE,     /* words, axis, using */
-    STMT_IN,       /* value = what is narrowed (a name, or `layers` with `range`); body */
+    STMT_MESH, /* bindings */
+    STMT_RULE, /* words, axis, using */
+    STMT_IN,   /* value = what is narrowed (a name, or `layers` with `range`); body */
     /* everywhere a block holds `word items...` */
     STMT_PROPERTY, /* name, items, bindings, body or empty */
     STMT_GROUP,    /* names (words has their spans), bindings: `bias, norm: weight_decay = 0` */
@@ -139,8 +152,8 @@ typedef enum StmtKind {
 
 struct Stmt {
     StmtKind kind;
-    Span span;      /* the whole statement */
-    Span head;      /* its first line: what a message underlines when it speaks of the statement */
+    Span span; /* the whole statement */
+    Span head; /* its first line: what a message underlines when it speaks of the statement */
     Name name;
     Span name_span;
     Name alias;
@@ -150,15 +163,15 @@ struct Stmt {
     VEC(Param) params;
     TypeExpr type;
     Expr *value;
-    Expr *range;      /* STMT_IN: `layers 0..3` */
+    Expr *range; /* STMT_IN: `layers 0..3` */
     StmtList body;
     StmtList otherwise;
     bool has_body;
     VEC(RuleWord) words;
     Name axis;
     Span axis_span;
-    Expr *how;        /* after `using`: a name or a call */
-    ExprList items;   /* STMT_PROPERTY: the words and values after the name, in order */
+    Expr *how;      /* after `using`: a name or a call */
+    ExprList items; /* STMT_PROPERTY: the words and values after the name, in order */
 };
 
 typedef struct Ast {

@@ -16,7 +16,9 @@ int64_t prt_saved_extent(const PrtTensor *tensor, int dim) { return tensor->shap
 static int64_t inside(int64_t left, int64_t part) { return left < 0 ? 0 : left < part ? left : part; }
 
 /* The size of a dimension in the role's part of the tensor. */
-static int64_t held(const PrtTensor *tensor, int d) { return d == 0 && tensor->part_count ? tensor->part_count : tensor->shape[d]; }
+static int64_t held(const PrtTensor *tensor, int d) {
+    return d == 0 && tensor->part_count ? tensor->part_count : tensor->shape[d];
+}
 
 /* Runs of the block that the axes leave, local indices in row-major order. */
 static bool block_runs(const PrtProgram *program, const PrtTensor *tensor, const int *coords, PrtRun1 *each,
@@ -41,7 +43,7 @@ static bool block_runs(const PrtProgram *program, const PrtTensor *tensor, const
         start[d] = block[d] * part[d] + (d == 0 ? tensor->part_first : 0);
         if (part[d] == 0) return true;
     }
-    int split = n; /* dimensions from here on form one run */
+    int split = n;      /* dimensions from here on form one run */
     int64_t length = 1; /* of it, what is not padding */
     while (split > 0) {
         split--;

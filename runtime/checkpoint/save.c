@@ -292,8 +292,7 @@ void prt_checkpoint_save(PrtRank *rank, const char *path, const PrtState *state,
     snprintf(s.folder, sizeof s.folder, "%.3000s/.saving", path);
     snprintf(s.final, sizeof s.final, "%.3000s/step-%08lld", path, (long long)state->step);
     for (int kind = 0; kind < PRT_FILE_KINDS; kind++) {
-        headers[kind] =
-            prt_need(rank, prt_table_write_all(rank->program, (PrtFileKind)kind, &s.tables[kind]));
+        headers[kind] = prt_need(rank, prt_table_write_all(rank->program, (PrtFileKind)kind, &s.tables[kind]));
     }
     check_finite(&s);
     agree(&s, rank->number == 0 ? make_files(&s, headers) : 0);

@@ -105,7 +105,8 @@ void prt_barrier(PrtRank *rank, int axis, const char *where) {
         atomic_store(&barrier->arrived, 0);
         prt_change(&barrier->generation, &barrier->waiting, generation + 1);
     } else {
-        if (!prt_wait_change(rank, &barrier->generation, &barrier->waiting, generation)) overdue(rank, &group, phase, where);
+        if (!prt_wait_change(rank, &barrier->generation, &barrier->waiting, generation))
+            overdue(rank, &group, phase, where);
     }
     atomic_store(&status->where, outer);
 }

@@ -19,8 +19,9 @@ static void wait_change(PrtRank *rank, atomic_uint *word, atomic_uint *waiting, 
     if (!prt_wait_change(rank, word, waiting, value)) {
         const PrtStatus *other = &rank->job->status[peer_of(rank, h)];
         const char *doing = atomic_load(&other->doing), *where = atomic_load(&other->where);
-        prt_fail(rank, "waited %.0f s in %s: rank %d is at step %lld, %s%s%s", rank->job->timeout, h->where, peer_of(rank, h),
-                 (long long)atomic_load(&other->step), doing ? doing : "starting", where ? ", in " : "", where ? where : "");
+        prt_fail(rank, "waited %.0f s in %s: rank %d is at step %lld, %s%s%s", rank->job->timeout, h->where,
+                 peer_of(rank, h), (long long)atomic_load(&other->step), doing ? doing : "starting",
+                 where ? ", in " : "", where ? where : "");
     }
     atomic_store(&status->where, outer);
 }
@@ -29,8 +30,8 @@ static void receive(PrtRank *rank, PrtChannel *channel, const PrtHandover *h, vo
     unsigned taken = atomic_load(&channel->taken);
     wait_change(rank, &channel->posted, &channel->posted_waiting, taken, h);
     if (channel->bytes != h->bytes)
-        prt_fail(rank, "%s: rank %d sent %lld bytes, %lld are expected", h->where, peer_of(rank, h), (long long)channel->bytes,
-                 (long long)h->bytes);
+        prt_fail(rank, "%s: rank %d sent %lld bytes, %lld are expected", h->where, peer_of(rank, h),
+                 (long long)channel->bytes, (long long)h->bytes);
     memcpy(data, channel->data[taken % PRT_CHANNEL_DEPTH], (size_t)h->bytes);
     prt_change(&channel->taken, &channel->taken_waiting, taken + 1);
 }
@@ -44,10 +45,12 @@ static unsigned wait_room(PrtRank *rank, PrtChannel *channel, const PrtHandover 
 }
 
 void prt_handover(PrtRank *rank, const PrtHandover *h, void *data) {
-    if (h->axis < 0 || h->axis >= rank->n_axes || h->peer < 0 || h->peer >= rank->sizes[h->axis] || h->peer == rank->coords[h->axis])
+    if (h->axis < 0 || h->axis >= rank->n_axes || h->peer < 0 || h->peer >= rank->sizes[h->axis] ||
+        h->peer == rank->coords[h->axis])
         prt_fail(rank, "%s: no other rank has coordinate %d on axis %d", h->where, h->peer, h->axis);
     if (!rank->job || !rank->job->channels) prt_fail(rank, "%s: the program's ranks have no channels", h->where);
-    if (h->depth < 1 || h->depth > PRT_CHANNEL_DEPTH) prt_fail(rank, "%s: a channel of %d messages", h->where, h->depth);
+    if (h->depth < 1 || h->depth > PRT_CHANNEL_DEPTH)
+        prt_fail(rank, "%s: a channel of %d messages", h->where, h->depth);
     int sender = h->kind == PRT_RECEIVE ? peer_of(rank, h) : rank->number;
     PrtChannel *channel = &rank->job->channels[h->channel * rank->n_ranks + sender];
     double start = prt_trace_start(rank->trace);

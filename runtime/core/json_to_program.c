@@ -336,8 +336,10 @@ static void read_flat(Reader *r, const PrtJson *item, PrtTensor *tensor, int64_t
     tensor->flat_part = number(r, flat, "part", 1, ROOM);
     if (r->failed) return;
     int64_t parts = r->program->mesh[tensor->flat_axis].size;
-    bool fits = elements % tensor->flat_blocks == 0 && tensor->flat_part == (elements / tensor->flat_blocks + parts - 1) / parts;
-    if (!fits || tensor->axes[tensor->flat_axis] >= 0) complain(r, "`%sflat` of `%s` does not match its shape", r->at, tensor->name);
+    bool fits = elements % tensor->flat_blocks == 0 &&
+                tensor->flat_part == (elements / tensor->flat_blocks + parts - 1) / parts;
+    if (!fits || tensor->axes[tensor->flat_axis] >= 0)
+        complain(r, "`%sflat` of `%s` does not match its shape", r->at, tensor->name);
 }
 
 /* `padding`: for each dimension, elements of `shape` behind the end. */
@@ -392,7 +394,8 @@ static void read_tensor(Reader *r, const PrtJson *item, const PrtRole *role, Prt
     for (int i = 0; i < tensor->n_dims; i++) elements *= part[i];
     read_flat(r, item, tensor, elements);
     if (r->failed) return;
-    int64_t need = prt_dtype_bytes(tensor->dtype) * (tensor->flat_axis < 0 ? elements : tensor->flat_blocks * tensor->flat_part);
+    int64_t need =
+        prt_dtype_bytes(tensor->dtype) * (tensor->flat_axis < 0 ? elements : tensor->flat_blocks * tensor->flat_part);
     if (tensor->bytes < need)
         complain(r, "`%sbytes` of `%s` is less than its block, %lld", r->at, tensor->name, (long long)need);
     if (tensor->offset + need > role->arena_bytes)
@@ -400,8 +403,9 @@ static void read_tensor(Reader *r, const PrtJson *item, const PrtRole *role, Prt
     tensor->bytes = need;
     const PrtJson *save = field(item, "save"), *copy = field(item, "copy");
     tensor->copied = copy && prt_json_is(copy, PRT_JSON_BOOL) && copy->truth;
-    tensor->saved = tensor->copied ? false : save ? prt_json_is(save, PRT_JSON_BOOL) && save->truth
-                         : !strcmp(tensor->kind, "weight") || !strcmp(tensor->kind, "moment");
+    tensor->saved = tensor->copied ? false
+                    : save         ? prt_json_is(save, PRT_JSON_BOOL) && save->truth
+                                   : !strcmp(tensor->kind, "weight") || !strcmp(tensor->kind, "moment");
 }
 
 /* -2: no such entry. */
@@ -442,7 +446,9 @@ static void read_actions(Reader *r, const PrtJson *object, PrtRole *role) {
         action->chunk = (int)number_or(r, item, "chunk", -1, 1 << 20, 0);
         action->micro = (int)number_or(r, item, "micro", -1, r->program->micros - 1, -1);
         const PrtJson *named = prt_json_get(item, "entry"); /* null: nothing to do */
-        action->entry = !named ? find_entry(r, entries, action->kind) : prt_json_text(named) ? find_entry(r, entries, prt_json_text(named)) : -1;
+        action->entry = !named                 ? find_entry(r, entries, action->kind)
+                        : prt_json_text(named) ? find_entry(r, entries, prt_json_text(named))
+                                               : -1;
         if (action->entry == -2) complain(r, "action %d, `%s`, has no entry", role->n_actions, action->kind);
         if (!strcmp(action->kind, "BEGIN")) role->begin = -1;
         role->n_actions++;
@@ -583,7 +589,8 @@ static void read_all(Reader *r, const PrtJson *root) {
         role->n_inputs = p->n_inputs, role->n_scalars = p->n_scalars, role->n_results = p->n_results;
     }
     if (!r->failed && !prt_program_result(p, "loss")) complain(r, "`results` has no `loss`");
-    if (p->n_validation > 1 || (p->n_data > 1 && p->n_validation > 0)) complain(r, "it has several evaluation sets; this runtime reads one");
+    if (p->n_validation > 1 || (p->n_data > 1 && p->n_validation > 0))
+        complain(r, "it has several evaluation sets; this runtime reads one");
     if (!r->failed) read_optimizer(r, root);
     if (!r->failed) read_pauses(r, root);
 }

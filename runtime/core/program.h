@@ -63,13 +63,13 @@ typedef struct PrtTensor {
     const char *name, *kind; /* kind: "weight", ... */
     PrtDType dtype;
     int n_dims;
-    int64_t shape[PRT_MAX_DIMS]; /* global */
-    int64_t padding[PRT_MAX_DIMS]; /* of `shape`: what stands behind the end, zero and in no checkpoint */
-    int axes[PRT_MAX_AXES];      /* for each mesh axis the dimension that it cuts, or -1 */
-    int flat_axis;               /* the axis that holds equal parts of the block's elements, or -1 */
+    int64_t shape[PRT_MAX_DIMS];    /* global */
+    int64_t padding[PRT_MAX_DIMS];  /* of `shape`: what stands behind the end, zero and in no checkpoint */
+    int axes[PRT_MAX_AXES];         /* for each mesh axis the dimension that it cuts, or -1 */
+    int flat_axis;                  /* the axis that holds equal parts of the block's elements, or -1 */
     int64_t flat_blocks, flat_part; /* layers of a stack, each cut apart; elements of a part, the last ones padded */
     int64_t part_first, part_count; /* of the first dimension: what the role holds; part_count 0: all */
-    int64_t offset, bytes;       /* of this rank's block */
+    int64_t offset, bytes;          /* of this rank's block */
     bool saved;
     bool copied; /* of another role's weight: loaded, but not saved */
 } PrtTensor;
@@ -91,7 +91,7 @@ typedef struct PrtRole {
     PrtTensor *tensors;
     int n_actions;
     PrtActionRow *actions;
-    int init, begin, eval, decode; /* entries, or -1. begin: only when no action runs it */
+    int init, begin, eval, decode;      /* entries, or -1. begin: only when no action runs it */
     int n_inputs, n_scalars, n_results; /* where they lie in this role's arena */
     PrtInput *inputs;
     PrtScalar *scalars, *results;

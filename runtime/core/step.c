@@ -40,7 +40,8 @@ static void fill_input(Trainer *t, int index, PrtSet set, int64_t first, int64_t
     char *to = t->rank->arena + input->offset + slot * input->slot_bytes;
     int from = prt_input_first_set(t->program, input, t->rank->coords);
     for (int i = 0; i < input->sets; i++, to += input->shape[0] * input->row * 4)
-        prt_data_fill(t->rank, prt_data_set(t->run->data, from + i), set, input, first + t->block * input->shape[0], to);
+        prt_data_fill(t->rank, prt_data_set(t->run->data, from + i), set, input, first + t->block * input->shape[0],
+                      to);
 }
 
 /* Before an action of micro-batch `micro`: its inputs are in their slots. */
@@ -204,15 +205,15 @@ static bool train_step(Trainer *t, int64_t step, double *clock) {
 
 static void open_trainer(Trainer *t, PrtRun *run, PrtRank *rank) {
     char why[1024];
-    *t = (Trainer){.run = run, .rank = rank, .program = run->program, .role = &run->program->roles[rank->role], .saved = -1};
+    *t = (Trainer){
+        .run = run, .rank = rank, .program = run->program, .role = &run->program->roles[rank->role], .saved = -1};
     t->block = prt_program_data_block(run->program, rank->coords);
     t->state = run->state;
     t->samples = run->state.samples;
     if (run->loads_moments) t->saved = run->state.step;
     int n = t->role->n_inputs;
     t->held = prt_need(rank, calloc((size_t)n + 1, sizeof *t->held));
-    for (int i = 0; i < n; i++)
-        t->held[i] = prt_need(rank, calloc((size_t)t->role->inputs[i].slots, sizeof **t->held));
+    for (int i = 0; i < n; i++) t->held[i] = prt_need(rank, calloc((size_t)t->role->inputs[i].slots, sizeof **t->held));
     if (rank->number == 0 && !prt_log_open(&t->log, run, why, sizeof why)) prt_fail(rank, "%s", why);
 }
 

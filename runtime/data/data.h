@@ -16,8 +16,8 @@ typedef struct PrtData PrtData;
 
 /* Finds, opens and checks all files; NULL with a reason in `why`. `evaluates`: a validation set is needed. */
 PrtData *prt_data_open(const PrtProgram *program, int64_t seed, bool evaluates, char *why, size_t size);
-/* The program's k-th data set, where each position of a dimension has its own. Each has an order and epochs of its own; the
- * position in all of them is the same number. Set 0 is `data` itself. */
+/* The program's k-th data set, where each position of a dimension has its own. Each has an order and epochs of its own;
+ * the position in all of them is the same number. Set 0 is `data` itself. */
 PrtData *prt_data_set(PrtData *data, int k);
 void prt_data_free(PrtData *data);
 /* What was read, in a few lines for people, with everything unusual. */

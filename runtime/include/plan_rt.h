@@ -24,8 +24,10 @@ typedef void PrtKernel(void *const *pointers, int64_t lo, int64_t hi);
 
 /* How lanes (columns of B, rows of A) and depth (k) lie in memory: picks a packing function. */
 typedef enum PrtPack { PRT_PACK_LANES /* lane stride 1 */, PRT_PACK_DEPTH /* k stride 1 */, PRT_PACK_ANY } PrtPack;
-/* Packs `lanes` lanes by k steps into dst[k][panel width]; the missing lanes are written as zeros. Reads nothing else. */
-typedef void PrtPackFunction(const float *src, float *dst, int64_t k, int64_t k_stride, int64_t lane_stride, int64_t lanes);
+/* Packs `lanes` lanes by k steps into dst[k][panel width]; the missing lanes are written as zeros. Reads nothing else.
+ */
+typedef void PrtPackFunction(const float *src, float *dst, int64_t k, int64_t k_stride, int64_t lane_stride,
+                             int64_t lanes);
 
 /* Generated for the target's vector width; the drivers in cpu/ block for the caches and call these. No pointer needs an
  * alignment but packed panels, which lie at multiples of a vector register. */
@@ -38,12 +40,12 @@ typedef struct PrtInner {
     /* c[rows, columns] (+)= alpha * a panel * b panel: a is packed [k][panel_m], b is packed [k][tile_n]; c has row
      * stride ldc and column stride 1. rows and columns may be less than the tile: nothing else of c is touched. An
      * element's sum does not depend on its place in the tile. accumulate 0: c is overwritten. */
-    void (*tile)(const float *a, const float *b, float *c, int64_t k, int64_t ldc, int64_t rows, int64_t columns, float alpha,
-                 int64_t accumulate);
+    void (*tile)(const float *a, const float *b, float *c, int64_t k, int64_t ldc, int64_t rows, int64_t columns,
+                 float alpha, int64_t accumulate);
     PrtPackFunction *pack_a[3], *pack_b[3]; /* by PrtPack; lanes at most tile_m, tile_n */
-    /* A row of attention scores meets the next keys: s[j] becomes exp(scale * s[j] - *m'), where *m' is the new maximum of
-     * scale * s; *m and *l (maximum and sum of exponentials so far: -inf and 0 at first) are updated. Returns exp(*m - *m'),
-     * the factor for earlier sums. n >= 1. */
+    /* A row of attention scores meets the next keys: s[j] becomes exp(scale * s[j] - *m'), where *m' is the new maximum
+     * of scale * s; *m and *l (maximum and sum of exponentials so far: -inf and 0 at first) are updated. Returns exp(*m
+     * - *m'), the factor for earlier sums. n >= 1. */
     float (*softmax_row)(float *s, int64_t n, float scale, float *m, float *l);
     void (*scale_row)(float *x, int64_t n, float factor);                /* x *= factor */
     void (*axpy_row)(float *y, const float *x, int64_t n, float factor); /* y += factor * x */
@@ -57,12 +59,14 @@ typedef struct PrtInner {
 enum { PRT_SCRATCH_BYTES = 4 << 20 };
 
 /* Descriptors as generated constants; the fields are those of compiler/ir/product.h (checked by a test). */
-typedef struct PrtProductDim { int64_t extent, a, b, c; } PrtProductDim;
-/* The epilogue is the loop kernel of a Loop over [rows, columns of C]. Its rows (the flattened outer space) are the points
- * of (batch..., m...) in the order of the descriptor, or of (batch..., n...) where the last n has not stride 1 in C. Its
- * pointers are those of prt_product from the third on: C first. It is called on disjoint ranges of rows that cover
- * all rows once, from any thread, each after these rows of C are complete: so it may read and write its rows of C in
- * place and read other operands, and gives what a standalone call after the product would. No lanes_outer. */
+typedef struct PrtProductDim {
+    int64_t extent, a, b, c;
+} PrtProductDim;
+/* The epilogue is the loop kernel of a Loop over [rows, columns of C]. Its rows (the flattened outer space) are the
+ * points of (batch..., m...) in the order of the descriptor, or of (batch..., n...) where the last n has not stride 1
+ * in C. Its pointers are those of prt_product from the third on: C first. It is called on disjoint ranges of rows that
+ * cover all rows once, from any thread, each after these rows of C are complete: so it may read and write its rows of C
+ * in place and read other operands, and gives what a standalone call after the product would. No lanes_outer. */
 typedef struct PrtProduct {
     PrtProductDim batch[4], m[4], n[4], k[4];
     int32_t n_batch, n_m, n_n, n_k;
@@ -73,7 +77,8 @@ typedef struct PrtProduct {
 } PrtProduct;
 typedef struct PrtAttend {
     int64_t batch, seq, key, kv_head, group, width;
-    int64_t q_batch, q_seq, q_head, k_batch, k_key, k_head, v_batch, v_key, v_head, o_batch, o_seq, o_head, l_batch, l_seq, l_head;
+    int64_t q_batch, q_seq, q_head, k_batch, k_key, k_head, v_batch, v_key, v_head, o_batch, o_seq, o_head, l_batch,
+        l_seq, l_head;
     float scale;
     int32_t causal;
 } PrtAttend;

@@ -1,6 +1,6 @@
 /* plc compare FILE --plans A,B [--steps N]: trains under both plans from the same start and sets the runs side by side:
- * loss and gradient norm of every step, and memory of a rank. Plans of one model differ by rounding alone; what is beyond
- * is a fault, ours or the machine's, and ends with 1. */
+ * loss and gradient norm of every step, and memory of a rank. Plans of one model differ by rounding alone; what is
+ * beyond is a fault, ours or the machine's, and ends with 1. */
 #include <cjson/cJSON.h>
 #include <errno.h>
 #include <math.h>
@@ -28,7 +28,8 @@ static bool run_program(Session *s, const char *const *argv, const char *plan) {
     if (!error)
         while (waitpid(child, &status, 0) < 0 && errno == EINTR) {}
     if (!error && WIFEXITED(status) && WEXITSTATUS(status) == 0) return true;
-    diag_error(s, "P0806", (Span){0}, "the run of plan `%s` failed%s%s", plan, error ? ": " : "", error ? strerror(error) : "");
+    diag_error(s, "P0806", (Span){0}, "the run of plan `%s` failed%s%s", plan, error ? ": " : "",
+               error ? strerror(error) : "");
     return false;
 }
 
@@ -60,9 +61,18 @@ static bool train(Session *s, const Options *options, Run *run) {
     build.plan = run->plan;
     build.output = arena_printf(s->arena, "%s/%s", run->folder, run->plan);
     if (pipeline_build(s, &build) || diag_count(s, SEV_ERROR)) return false;
-    const char *argv[] = {build.output, "--steps", arena_printf(s->arena, "%d", options->steps ? options->steps : 20),
-                          "--metrics", arena_printf(s->arena, "%s.jsonl", build.output), "--log-every", "1000000",
-                          "--set", "eval.every=0", "--set", arena_printf(s->arena, "save.path=%s.save", build.output), NULL};
+    const char *argv[] = {build.output,
+                          "--steps",
+                          arena_printf(s->arena, "%d", options->steps ? options->steps : 20),
+                          "--metrics",
+                          arena_printf(s->arena, "%s.jsonl", build.output),
+                          "--log-every",
+                          "1000000",
+                          "--set",
+                          "eval.every=0",
+                          "--set",
+                          arena_printf(s->arena, "save.path=%s.save", build.output),
+                          NULL};
     fprintf(stderr, "== %s\n", run->plan);
     return run_program(s, argv, run->plan) && read_metrics(s, run);
 }
@@ -83,10 +93,13 @@ static int report(Session *s, const Run *a, const Run *b) {
     printf("last loss         %-16.9g %-16.9g\n", a->loss[n - 1], b->loss[n - 1]);
     printf("last grad_norm    %-16.9g %-16.9g\n", a->norm[n - 1], b->norm[n - 1]);
     printf("memory of a rank  %-16s %-16s\n", format_bytes(s->arena, a->peak), format_bytes(s->arena, b->peak));
-    printf("largest relative difference: loss %.2g at step %d, grad_norm %.2g at step %d\n", loss, at_loss, norm, at_norm);
+    printf("largest relative difference: loss %.2g at step %d, grad_norm %.2g at step %d\n", loss, at_loss, norm,
+           at_norm);
     bool same = loss <= expected_rounding;
-    if (same) printf("the plans agree: rounding explains up to %.0e of the loss\n", expected_rounding);
-    else printf("the plans differ by more than rounding, %.0e of the loss\n", expected_rounding);
+    if (same)
+        printf("the plans agree: rounding explains up to %.0e of the loss\n", expected_rounding);
+    else
+        printf("the plans differ by more than rounding, %.0e of the loss\n", expected_rounding);
     return same ? EXIT_DONE : EXIT_ERRORS;
 }
 

@@ -1,19 +1,20 @@
 /* Mixtures of experts: which tokens go to which expert, and the two ways between tokens and experts' slots.
  *
- * `top_k` is the only operator that looks at more than one token: it gives a route, three integer tensors. Everything is
- * decided for each sequence by itself, in token order, so a token's expert, slot and fate are the same under every plan.
- *     chosen[.., seq, pick]     the expert, by falling probability; among equals the lower number
- *     slot[.., seq, pick]       the place in that expert's queue, or -1 where it was full
- *     source[.., expert, slot]  token * picks + pick, or -1 for an empty slot
- * In the language a route is one value (`chosen`); the operators that take it find the others beside it. `to_slots` and
- * `from_slots` move rows by these numbers, each a gather, each the gradient of the other: nothing is ever scattered. */
+ * `top_k` is the only operator that looks at more than one token: it gives a route, three integer tensors. Everything
+ * is decided for each sequence by itself, in token order, so a token's expert, slot and fate are the same under every
+ * plan. chosen[.., seq, pick]     the expert, by falling probability; among equals the lower number slot[.., seq, pick]
+ * the place in that expert's queue, or -1 where it was full source[.., expert, slot]  token * picks + pick, or -1 for
+ * an empty slot In the language a route is one value (`chosen`); the operators that take it find the others beside it.
+ * `to_slots` and `from_slots` move rows by these numbers, each a gather, each the gradient of the other: nothing is
+ * ever scattered. */
 #include <math.h>
 
 #include "ir/ops/space.h"
 
 enum { CHOSEN, SLOT, SOURCE };
 
-/* ---- top_k: the route --------------------------------------------------------------------------------------------- */
+/* ---- top_k: the route ---------------------------------------------------------------------------------------------
+ */
 
 static Dim *route_dim(Graph *graph, Dim *expert, const char *what, int64_t size) {
     const char *name = arena_printf(graph->arena, "%s.%s", expert->name, what);
@@ -55,15 +56,18 @@ static bool infer_top_k(Graph *graph, Node *node) {
     AttrValue *expert = &node->attrs[op_attr_index(info, "expert")];
     if (!expert->dims.n && choice->like) expert->dims = shape_of(&choice->like, 1);
     if (!expert->dims.n || expert->dims.dims[0]->size != choice->size) {
-        Diag *d = diag_error(graph->session, "P0265", node->span, "`top_k` over `%s`, which names no experts", choice->name);
+        Diag *d =
+            diag_error(graph->session, "P0265", node->span, "`top_k` over `%s`, which names no experts", choice->name);
         diag_help(d, "declare the choices as a second name of the experts: `dim %s = like expert`", choice->name);
         return false;
     }
     int64_t k = node_attr(node, "k")->integer;
     double capacity = node_attr(node, "capacity")->number;
     if (k < 1 || k > choice->size || !(capacity >= 0)) {
-        Diag *d = diag_error(graph->session, "P0265", node->span, "`top_k` with k = %lld and capacity %g", (long long)k, capacity);
-        diag_help(d, "k is between 1 and the %lld experts; capacity is a factor above 0, or 0 for no limit", (long long)choice->size);
+        Diag *d = diag_error(graph->session, "P0265", node->span, "`top_k` with k = %lld and capacity %g", (long long)k,
+                             capacity);
+        diag_help(d, "k is between 1 and the %lld experts; capacity is a factor above 0, or 0 for no limit",
+                  (long long)choice->size);
         return false;
     }
     AttrValue *slot = &node->attrs[op_attr_index(info, "slot")], *pick = &node->attrs[op_attr_index(info, "pick")];
@@ -89,9 +93,10 @@ static bool infer_top_k(Graph *graph, Node *node) {
     return true;
 }
 
-/* Gives each pick of a sequence its place in its expert's queue. chosen and slot: [seq * picks]; source: [expert * slots],
- * or NULL. */
-static void queue(const double *chosen, int64_t n, int64_t experts, int64_t slots, int64_t *used, double *slot, double *source) {
+/* Gives each pick of a sequence its place in its expert's queue. chosen and slot: [seq * picks]; source: [expert *
+ * slots], or NULL. */
+static void queue(const double *chosen, int64_t n, int64_t experts, int64_t slots, int64_t *used, double *slot,
+                  double *source) {
     for (int64_t e = 0; e < experts; e++) used[e] = 0;
     for (int64_t i = 0; source && i < experts * slots; i++) source[i] = -1;
     for (int64_t i = 0; i < n; i++) {
@@ -130,7 +135,8 @@ static void eval_top_k(EvalContext *context, const Node *node, const Array *cons
               out[SOURCE]->at + s * experts * slots);
 }
 
-/* ---- routes as operands --------------------------------------------------------------------------------------------- */
+/* ---- routes as operands ---------------------------------------------------------------------------------------------
+ */
 
 /* The top_k that an operand is result `index` of; NULL after a diagnostic. */
 static Node *route_of(Graph *graph, const Node *node, int operand, int index) {
@@ -160,7 +166,8 @@ static Node *build_from_slots(Builder *b, Node *y, Node *chosen, Node *slot) {
     return build_op(b, OP_FROM_SLOTS, (Node *[]){y, chosen, slot}, 3, attrs);
 }
 
-/* ---- to_slots, from_slots -------------------------------------------------------------------------------------------- */
+/* ---- to_slots, from_slots
+ * -------------------------------------------------------------------------------------------- */
 
 static bool refuse_rows(Graph *graph, const Node *node, const Shape *needed) {
     Diag *d = diag_error(graph->session, "P0265", node->span, "`%s` of %s", op_info(node)->name,
@@ -169,7 +176,8 @@ static bool refuse_rows(Graph *graph, const Node *node, const Shape *needed) {
     return false;
 }
 
-/* Once conversions stand between, or the values come from another layer's stack, a route is known by its shape alone. */
+/* Once conversions stand between, or the values come from another layer's stack, a route is known by its shape alone.
+ */
 static bool is_routing(Graph *graph, const Node *node) {
     for (int i = 1; i < node->n_in; i++)
         if (node->in[i]->dtype != DT_I32 || node->in[i]->shape.n < 2) {
@@ -242,7 +250,8 @@ static void eval_from_slots(EvalContext *context, const Node *node, const Array 
     }
 }
 
-/* ---- the language's: dispatch, combine, balance_loss ------------------------------------------------------------------- */
+/* ---- the language's: dispatch, combine, balance_loss
+ * ------------------------------------------------------------------- */
 
 static bool infer_dispatch(Graph *graph, Node *node) {
     const Node *route = route_of(graph, node, 1, CHOSEN), *x = node->in[0];
@@ -286,7 +295,8 @@ static Node *expand_combine(Builder *b, const Node *node, Node *const *in) {
     Node *route = in[1]->in[0], *slot = build_result(b, route, SLOT);
     Shape picks = node_attr(route, "pick")->dims;
     Node *weight = chosen_weights(b, route->in[0], in[1], node_attr(route, "over")->dims.dims[0]);
-    if (node_attr(node, "normalize")->integer) weight = build_binary(b, OP_DIV, weight, build_reduce(b, OP_SUM, weight, &picks));
+    if (node_attr(node, "normalize")->integer)
+        weight = build_binary(b, OP_DIV, weight, build_reduce(b, OP_SUM, weight, &picks));
     Node *rows = build_from_slots(b, in[0], in[1], slot);
     return build_reduce(b, OP_SUM, build_binary(b, OP_MUL, rows, weight), &picks);
 }
@@ -319,10 +329,12 @@ static void eval_combine(EvalContext *context, const Node *node, const Array *co
     int n = chosen->shape.n;
     int64_t k = chosen->extent[n - 1], picks = k * chosen->extent[n - 2];
     int64_t experts = route_name(route, "expert")->size, slots = route_name(route, "slot")->size;
-    int64_t per_expert = array_stride(in[0], route_name(route, "expert")), per_slot = array_stride(in[0], route_name(route, "slot"));
+    int64_t per_expert = array_stride(in[0], route_name(route, "expert")),
+            per_slot = array_stride(in[0], route_name(route, "slot"));
     double *slot = NEW_N(context->arena, double, chosen->n);
     int64_t *used = NEW_N(context->arena, int64_t, experts);
-    for (int64_t s = 0; s < chosen->n / picks; s++) queue(chosen->at + s * picks, picks, experts, slots, used, slot + s * picks, NULL);
+    for (int64_t s = 0; s < chosen->n / picks; s++)
+        queue(chosen->at + s * picks, picks, experts, slots, used, slot + s * picks, NULL);
     Space points = {0};
     space_add(&points, out[0], NULL);
     for (int64_t i = 0; i < out[0]->n; i++, space_next(&points)) {
@@ -341,7 +353,8 @@ static void eval_combine(EvalContext *context, const Node *node, const Array *co
 static bool infer_balance_loss(Graph *graph, Node *node) {
     const Node *route = route_of(graph, node, 1, CHOSEN), *p = node->in[0];
     if (!route) return false;
-    if (!shape_equal(&p->shape, &route->in[0]->shape) || !dtype_is_float(p->dtype)) return refuse_rows(graph, node, &route->in[0]->shape);
+    if (!shape_equal(&p->shape, &route->in[0]->shape) || !dtype_is_float(p->dtype))
+        return refuse_rows(graph, node, &route->in[0]->shape);
     node->dtype = p->dtype;
     node->shape = shape_of(p->shape.dims, p->shape.n - 2);
     return true;
@@ -351,9 +364,11 @@ static Node *expand_balance_loss(Builder *b, const Node *node, Node *const *in) 
     (void)node;
     const Node *route = in[1]->in[0];
     Dim *choice = node_attr(route, "over")->dims.dims[0], *seq = route_seq(route), *pick = route_name(route, "pick");
-    Shape all = in[1]->shape, picks = shape_of((Dim *[]){seq, pick}, 2), tokens = shape_of(&seq, 1), over = shape_of(&choice, 1);
+    Shape all = in[1]->shape, picks = shape_of((Dim *[]){seq, pick}, 2), tokens = shape_of(&seq, 1),
+          over = shape_of(&choice, 1);
     shape_add(&all, choice);
-    Node *is_chosen = build_cast(b, build_binary(b, OP_EQ, build_broadcast(b, in[1], &all), build_ramp(b, choice)), in[0]->dtype);
+    Node *is_chosen =
+        build_cast(b, build_binary(b, OP_EQ, build_broadcast(b, in[1], &all), build_ramp(b, choice)), in[0]->dtype);
     Node *share = build_reduce(b, OP_SUM, is_chosen, &picks), *mass = build_reduce(b, OP_SUM, in[0], &tokens);
     double n = (double)seq->size, scale = (double)choice->size / (n * n * (double)pick->size);
     return build_scale(b, build_reduce(b, OP_SUM, build_binary(b, OP_MUL, mass, share), &over), scale);
@@ -375,7 +390,8 @@ static void eval_balance_loss(EvalContext *context, const Node *node, const Arra
     }
 }
 
-/* ---- cases ------------------------------------------------------------------------------------------------------------- */
+/* ---- cases
+ * ------------------------------------------------------------------------------------------------------------- */
 
 #define SLOTS(n)                                                                                                       \
     "graph case { dim batch = 4, seq = 6, expert = 4, choice = 4 like expert, in = 4, expert.slot = " #n "\n"          \
@@ -406,7 +422,8 @@ static const OpCase cases_from_slots[] = {
      .low = 0.1,
      .high = 1,
      .graph = SLOTS(3) "%0 = top_k(@p, over = [choice], k = 2, capacity = 0.8); %1 = result(%0, index = 0)\n"
-                       "%2 = result(%0, index = 1); %3 = from_slots(@y, %1, %2, expert = expert, slot = expert.slot); output %3 }"},
+                       "%2 = result(%0, index = 1); %3 = from_slots(@y, %1, %2, expert = expert, slot = expert.slot); "
+                       "output %3 }"},
     {0}};
 static const OpCase cases_dispatch[] = {
     {.what = "with drops",
@@ -417,7 +434,8 @@ static const OpCase cases_dispatch[] = {
     {.what = "dropless",
      .low = 0.1,
      .high = 1,
-     .graph = PX "%0 = top_k(@p, over = [choice], k = 1); %1 = result(%0, index = 0); %2 = dispatch(@x, %1); output %2 }"},
+     .graph =
+         PX "%0 = top_k(@p, over = [choice], k = 1); %1 = result(%0, index = 0); %2 = dispatch(@x, %1); output %2 }"},
     {0}};
 static const OpCase cases_combine[] = {
     {.what = "with drops",
@@ -516,7 +534,8 @@ const OpInfo op_info_combine = {
     .op = OP_COMBINE,
     .name = "combine",
     .family = "expert",
-    .doc = "what the experts made of each token, weighted by the route's probabilities (with `normalize`, divided by their "
+    .doc = "what the experts made of each token, weighted by the route's probabilities (with `normalize`, divided by "
+           "their "
            "sum over the k picks); a dropped pick counts zero",
     .in = {"y", "route"},
     .attrs = {{"normalize", ATTR_BOOL, 1}},
@@ -533,8 +552,9 @@ const OpInfo op_info_balance_loss = {
     .op = OP_BALANCE_LOSS,
     .name = "balance_loss",
     .family = "expert",
-    .doc = "experts * sum over experts of (share of a sequence's picks) * (mean probability): 1 when balanced (Fedus et "
-           "al., \"Switch Transformers\", 2022)",
+    .doc =
+        "experts * sum over experts of (share of a sequence's picks) * (mean probability): 1 when balanced (Fedus et "
+        "al., \"Switch Transformers\", 2022)",
     .in = {"p", "route"},
     .dims = "..., ... -> ...",
     .language = true,

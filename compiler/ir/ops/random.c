@@ -88,7 +88,8 @@ static LoopValue emit_row(LoopBuilder *b, const Node *node, const LoopValue *log
                 row = logical[d];
                 continue;
             }
-            LoopValue scaled = loop_emit(b, LOOP_IMUL, row, loop_const_i(b, (int32_t)dim_logical(node->shape.dims[d])), -1);
+            LoopValue scaled =
+                loop_emit(b, LOOP_IMUL, row, loop_const_i(b, (int32_t)dim_logical(node->shape.dims[d])), -1);
             row = loop_emit(b, LOOP_IADD, scaled, logical[d], -1);
         }
     return row < 0 ? loop_const_i(b, 0) : row;

@@ -41,7 +41,8 @@ static void eval_max_over(EvalContext *context, const Node *node, const Array *c
 static void eval_mean(EvalContext *context, const Node *node, const Array *const *in, Array *const *out) {
     (void)context;
     eval_reduce(in[0], out[0], 0, false);
-    for (int64_t i = 0; i < out[0]->n; i++) out[0]->at[i] /= (double)shape_logical_elements(&node_attr(node, "over")->dims);
+    for (int64_t i = 0; i < out[0]->n; i++)
+        out[0]->at[i] /= (double)shape_logical_elements(&node_attr(node, "over")->dims);
 }
 
 static void grad_sum(Builder *b, Node *node, Node *const *grad_out, Node **grad_in) {

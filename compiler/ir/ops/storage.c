@@ -1,7 +1,8 @@
-/* Rule 3's storage: a tensor as one flat range of elements, which an axis can cut in equal parts whatever its dimensions.
+/* Rule 3's storage: a tensor as one flat range of elements, which an axis can cut in equal parts whatever its
+ * dimensions.
  *
- * flatten and unflatten are views of what a rank holds: the local elements in row-major order, the leading dimensions of
- * a stack kept apart, with zeros behind them up to the flat dimension's size. Only partitioning makes them. */
+ * flatten and unflatten are views of what a rank holds: the local elements in row-major order, the leading dimensions
+ * of a stack kept apart, with zeros behind them up to the flat dimension's size. Only partitioning makes them. */
 #include <math.h>
 
 #include "ir/op.h"
@@ -46,21 +47,39 @@ static const OpCase cases_flatten[] = {
     {.what = "padded",
      .graph = "graph case { dim layers = 2, a = 3, b = 5, f = 16; tensor x: data f32[layers, a, b]\n"
               "%0 = input x; %1 = flatten(%0, flat = f, lead = [layers]); output %1 }",
-     .low = -1, .high = 1},
+     .low = -1,
+     .high = 1},
     {0}};
 static const OpCase cases_unflatten[] = {
     {.what = "padding dropped",
      .graph = "graph case { dim layers = 2, a = 3, b = 5, f = 16; tensor x: data f32[layers, f]\n"
               "%0 = input x; %1 = unflatten(%0, shape = [layers, a, b]); output %1 }",
-     .low = -1, .high = 1},
+     .low = -1,
+     .high = 1},
     {0}};
 
-const OpInfo op_info_flatten = {
-    .op = OP_FLATTEN, .name = "flatten", .doc = "what a rank holds of x as one flat range, padded with zeros", .family = "storage",
-    .in = {"x"}, .attrs = {{"flat", ATTR_DIM, NAN}, {"lead", ATTR_DIMS, 0}}, .dims = "~... -> lead flat",
-    .infer = infer_flatten, .no_grad = true, .lower = LOWER_VIEW, .eval = eval_flatten, .cases = cases_flatten};
+const OpInfo op_info_flatten = {.op = OP_FLATTEN,
+                                .name = "flatten",
+                                .doc = "what a rank holds of x as one flat range, padded with zeros",
+                                .family = "storage",
+                                .in = {"x"},
+                                .attrs = {{"flat", ATTR_DIM, NAN}, {"lead", ATTR_DIMS, 0}},
+                                .dims = "~... -> lead flat",
+                                .infer = infer_flatten,
+                                .no_grad = true,
+                                .lower = LOWER_VIEW,
+                                .eval = eval_flatten,
+                                .cases = cases_flatten};
 
-const OpInfo op_info_unflatten = {
-    .op = OP_UNFLATTEN, .name = "unflatten", .doc = "a flat range as the tensor that it stores", .family = "storage",
-    .in = {"x"}, .attrs = {{"shape", ATTR_DIMS, NAN}}, .dims = "~... -> shape",
-    .infer = infer_unflatten, .no_grad = true, .lower = LOWER_VIEW, .eval = eval_unflatten, .cases = cases_unflatten};
+const OpInfo op_info_unflatten = {.op = OP_UNFLATTEN,
+                                  .name = "unflatten",
+                                  .doc = "a flat range as the tensor that it stores",
+                                  .family = "storage",
+                                  .in = {"x"},
+                                  .attrs = {{"shape", ATTR_DIMS, NAN}},
+                                  .dims = "~... -> shape",
+                                  .infer = infer_unflatten,
+                                  .no_grad = true,
+                                  .lower = LOWER_VIEW,
+                                  .eval = eval_unflatten,
+                                  .cases = cases_unflatten};

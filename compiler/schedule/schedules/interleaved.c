@@ -4,7 +4,8 @@
 
 /* The k-th forward or backward pass of a stage. */
 static void pass(Schedule *schedule, int role, bool backward, int k) {
-    int stages = schedule->n_roles, chunks = schedule->n_chunks, group = k / (stages * chunks), in_group = k % (stages * chunks);
+    int stages = schedule->n_roles, chunks = schedule->n_chunks, group = k / (stages * chunks),
+        in_group = k % (stages * chunks);
     int chunk = in_group / stages, micro = group * stages + in_group % stages;
     schedule_push(schedule, role, backward ? ACTION_B : ACTION_F, backward ? chunks - 1 - chunk : chunk, micro);
 }

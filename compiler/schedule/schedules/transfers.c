@@ -4,14 +4,19 @@
 
 Schedule *schedule_new(Session *s, Arena *arena, const char *name, int stages, int chunks, int micros) {
     Schedule *schedule = NEW(arena, Schedule);
-    *schedule = (Schedule){.session = s, .arena = arena, .name = intern(s->names, name), .n_roles = stages, .n_chunks = chunks,
+    *schedule = (Schedule){.session = s,
+                           .arena = arena,
+                           .name = intern(s->names, name),
+                           .n_roles = stages,
+                           .n_chunks = chunks,
                            .n_micro = micros};
     schedule->roles = NEW_N(arena, RoleSchedule, stages);
     return schedule;
 }
 
 void schedule_push(Schedule *schedule, int role, ActionKind kind, int chunk, int micro) {
-    vec_push(schedule->arena, &schedule->roles[role].actions, (Action){.kind = kind, .chunk = chunk, .micro = micro, .peer = -1});
+    vec_push(schedule->arena, &schedule->roles[role].actions,
+             (Action){.kind = kind, .chunk = chunk, .micro = micro, .peer = -1});
 }
 
 void schedule_open_role(Schedule *schedule, int role, ScheduleParts parts) {
@@ -25,7 +30,8 @@ static void add(Schedule *schedule, RoleSchedule *to, ActionKind kind, const Act
     int all = schedule->n_roles * schedule->n_chunks, chunk = pass->chunk * schedule->n_roles + role + step;
     if (chunk < 0 || chunk >= all || schedule->n_roles == 1) return;
     bool sends = kind == ACTION_SEND_F || kind == ACTION_SEND_B;
-    Action action = {.kind = kind, .chunk = pass->chunk, .micro = pass->micro, .stream = sends, .peer = chunk % schedule->n_roles};
+    Action action = {
+        .kind = kind, .chunk = pass->chunk, .micro = pass->micro, .stream = sends, .peer = chunk % schedule->n_roles};
     vec_push(schedule->arena, &to->actions, action);
 }
 
