@@ -363,7 +363,10 @@ static void read_recompute(PlanReader *p, const Property *property) {
             return;
         }
         if (strcmp(dotted, "none") == 0) return;
-        vec_push(p->r->arena, &plan->recompute, intern(p->r->s->names, whole ? "full" : dotted));
+        Name word = intern(p->r->s->names, whole ? "full" : dotted);
+        for (int k = 0; k < plan->recompute.n; k++)
+            if (plan->recompute.at[k] == word) diag_error(p->r->s, "P0131", e->span, "`%s` is stated twice", dotted);
+        vec_push(p->r->arena, &plan->recompute, word);
     }
 }
 

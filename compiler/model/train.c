@@ -99,6 +99,12 @@ static void read_data(TrainReader *t, const Property *p) {
             vec_push(r->arena, &t->train->data, one);
         return;
     }
+    if (p->n > 0 || p->stmt->bindings.n > 1) {
+        Diag *d = diag_error(r->s, "P0132", p->n > 0 ? p->items[0]->span : p->stmt->bindings.at[1].name_span,
+                             "`data` takes one value, or one list with a dimension");
+        diag_help(d, "write `data task = [text(\"a/*\"), text(\"b/*\")]`");
+        return;
+    }
     const Binding *binding = &p->stmt->bindings.at[0];
     t->train->data_dim = binding->name;
     t->train->data_dim_span = binding->name_span;

@@ -19,6 +19,13 @@ function! s:Opens(line, open, close)
   return count(text, a:open) - count(text, a:close)
 endfunction
 
+" Whether the statement goes on after the line: it ends with an operator or a comma, outside brackets.
+function! s:GoesOn(line)
+  let text = substitute(a:line, '"\%(\\.\|[^"\\]\)*"', '', 'g')
+  let text = substitute(text, '\s*#.*$', '', '')
+  return text =~ '\%([-+*/=,<>]\|\<and\|\<or\)\s*$'
+endfunction
+
 function! PlanIndent(lnum)
   let before = prevnonblank(a:lnum - 1)
   if before == 0
@@ -45,6 +52,15 @@ function! PlanIndent(lnum)
       let start -= 1
     endwhile
     let indent = indent(start) + (s:Opens(substitute(line, '^\s*}', '', ''), '{', '}') > 0 ? shiftwidth() : 0)
+  endif
+  if opened == 0
+    let above = prevnonblank(before - 1)
+    let inside = above > 0 && s:GoesOn(getline(above))
+    if s:GoesOn(line) && !inside
+      let indent += shiftwidth()
+    elseif !s:GoesOn(line) && inside
+      let indent -= shiftwidth()
+    endif
   endif
   if getline(a:lnum) =~ '^\s*}'
     let indent -= shiftwidth()
