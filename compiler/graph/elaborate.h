@@ -215,6 +215,8 @@ bool masks_join(Elaborator *e, const Value *x, const Value *y, Span span, const 
  */
 
 void statements(Elaborator *e, const StmtList *list);
+/* What statements that are not elaborated would have defined is unknown: its use is no second mistake. */
+void poison_defined(Elaborator *e, const StmtList *body);
 void repeat_statement(Elaborator *e, const Stmt *stmt);
 void input_statement(Elaborator *e, const Stmt *stmt);
 void target_statement(Elaborator *e, const Stmt *stmt);

@@ -286,7 +286,8 @@ static bool is_recursive(Elaborator *e, const Expr *call, const Stmt *layer) {
 
 static Value layer_result(Elaborator *e, const Expr *call, const Scope *scope) {
     if (scope->returned) return scope->result;
-    if (!scope->poisoned) {
+    bool half_read = diag_any_error(e->s, "P00", (Span){scope->decl->span.file, 0, INT32_MAX});
+    if (!scope->poisoned && !half_read) {
         Diag *d = elaborate_error(e, "P0166", call->span, "`%s` returns nothing", scope->decl->name);
         diag_note(d, scope->decl->head, "this layer has no `return`%s", scope->decl->body.n ? " that is reached" : "");
         diag_help(d, "end its body with `return y`");

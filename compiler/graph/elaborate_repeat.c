@@ -28,6 +28,23 @@ static void assigned_names(Elaborator *e, const StmtList *body, NameList *list) 
     }
 }
 
+void poison_defined(Elaborator *e, const StmtList *body) {
+    for (int i = 0; i < body->n; i++) {
+        const Stmt *stmt = body->at[i];
+        if (stmt->kind == STMT_WEIGHT && stmt->name && !scope_get(e, stmt->name))
+            scope_declare(e, stmt->name, SYMBOL_WEIGHT, stmt->name_span, poison());
+        poison_defined(e, &stmt->body);
+        poison_defined(e, &stmt->otherwise);
+    }
+    NameList names = {0};
+    assigned_names(e, body, &names);
+    for (int i = 0; i < names.n; i++) {
+        Symbol *symbol = scope_get(e, names.at[i]);
+        if (!symbol) symbol = scope_declare(e, names.at[i], SYMBOL_VARIABLE, e->scope->decl->head, poison());
+        if (symbol && symbol->kind != SYMBOL_DIM) symbol->value = poison();
+    }
+}
+
 /* The value that a name has before the repeat, as a node of the parent region; NULL when it is not carried. */
 static Node *initial_value(Elaborator *e, Symbol *symbol) {
     Value *v = &symbol->value;

@@ -276,6 +276,8 @@ static void layer_unknown(Elaborator *e, const Expr *callee) {
     NameList names = {0};
     for (int i = 0; i < file->statements.n; i++)
         if (file->statements.at[i]->kind == STMT_LAYER) vec_push(e->arena, &names, file->statements.at[i]->name);
+    bool half_read = diag_any_error(e->s, "P00", (Span){file->file, 0, INT32_MAX}); /* it may be what was not read */
+    if (half_read && !nearest_name(callee->name, names.at, names.n)) return;
     Diag *d = elaborate_error(e, "P0153", callee->name_span, "`%s` has no layer `%s`", head->name, callee->name);
     help_candidates(e, d, callee->name, callee->name_span, names.at, names.n);
 }

@@ -78,10 +78,17 @@ static void assign_statement(Elaborator *e, const Stmt *stmt) {
 /* ---- the others
  * ------------------------------------------------------------------------------------------------------ */
 
+/* The condition is not known: neither is what the branches would have defined. */
+static void skip_branches(Elaborator *e, const Stmt *stmt) {
+    e->scope->poisoned = true;
+    poison_defined(e, &stmt->body);
+    poison_defined(e, &stmt->otherwise);
+}
+
 static void if_statement(Elaborator *e, const Stmt *stmt) {
     Value v = expr_value(e, stmt->value);
     if (v.kind == VALUE_POISON) {
-        e->scope->poisoned = true; /* what the branches would have defined is unknown */
+        skip_branches(e, stmt);
         return;
     }
     if (v.kind != VALUE_BOOL) {
@@ -91,7 +98,7 @@ static void if_statement(Elaborator *e, const Stmt *stmt) {
             diag_help(d, "choose between the elements of two tensors with `select(condition, x, y)`");
         else
             diag_help(d, "compare it: `x != none`, `rate > 0`");
-        e->scope->poisoned = true;
+        skip_branches(e, stmt);
         return;
     }
     statements(e, v.number != 0 ? &stmt->body : &stmt->otherwise);

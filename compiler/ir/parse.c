@@ -165,9 +165,10 @@ static Node *parse_op(GraphText *p, int32_t lo) {
     gtext_expect(p, ")");
     if (p->failed) return NULL;
     int wanted = count_operands(op_table[op]);
-    if (!op_table[op]->variadic && in.n != wanted) {
+    bool fewer_only = op_table[op]->variadic != NULL; /* the last operand may be repeated */
+    if (fewer_only ? in.n < wanted : in.n != wanted) {
         char expected[64];
-        snprintf(expected, sizeof expected, "%d operands, not %d", wanted, in.n);
+        snprintf(expected, sizeof expected, "%d operands%s, not %d", wanted, fewer_only ? " at least" : "", in.n);
         gtext_fail(p, lo, expected);
         return NULL;
     }

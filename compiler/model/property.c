@@ -37,17 +37,23 @@ bool property_single_and(Resolver *r, const Property *p, const char *word) {
 
 bool property_single(Resolver *r, const Property *p) { return property_single_and(r, p, NULL); }
 
+/* A rule whose words are misspelt looks like a property: `head onn tensor`, `layers unveen(3, 1) on pipe`. */
+static bool help_rule_word(Diag *d, const Property *p) {
+    static const char *const words[] = {"on", "padded", "uneven", "repeated"};
+    const Expr *first = p->n > 1 ? p->items[0] : NULL;
+    if (first != NULL && first->kind == EXPR_CALL) first = first->args.at[0];
+    Name near = first != NULL && first->kind == EXPR_NAME ? nearest_name(first->name, words, 4) : NULL;
+    if (near != NULL) help_word(d, first, near);
+    return near != NULL;
+}
+
 void property_unknown(Resolver *r, const char *kind, const Property *p, const char *const *known, int n) {
-    static const char *const on[] = {"on"};
     Diag *d = diag_error(r->s, "P0130", p->name_span, "a %s has no property `%s`", kind, p->name);
     Name near = nearest_name(p->name, known, n);
     if (near != NULL) {
         diag_help(d, "did you mean `%s`?", near);
         diag_fix(d, p->name_span, near);
-    } else if (strcmp(kind, "plan") == 0 && p->n > 1 && p->items[0]->kind == EXPR_NAME &&
-               nearest_name(p->items[0]->name, on, 1) != NULL) {
-        help_word(d, p->items[0], on[0]); /* `head onn tensor` is a rule */
-    } else {
+    } else if (strcmp(kind, "plan") != 0 || !help_rule_word(d, p)) {
         diag_help(d, "it has %s", list_text(r->arena, known, n, " and "));
     }
 }

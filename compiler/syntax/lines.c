@@ -69,7 +69,8 @@ static void end_statement(Lines *l) {
 /* ---- brackets ---- */
 
 static void open_bracket(Lines *l, const Token *token, BlockKind kind) {
-    vec_push(l->p->arena, &l->open, (Open){*token, kind, l->indent});
+    int32_t indent = token->kind == '{' ? l->head_indent : l->indent;
+    vec_push(l->p->arena, &l->open, (Open){*token, kind, indent});
 }
 
 /* Marks the round and square brackets that nothing closes before the block around them changes. */
@@ -144,6 +145,7 @@ static void open_block(Lines *l, const Token *token) {
     close_brackets(l);
     if (!l->in_statement) {
         const Token *before = l->i ? lines_raw(l, -1) : NULL;
+        l->head_indent = l->indent;
         lines_report(l, "P0001", token, "unexpected `{`");
         if (before && before->kind == '{') return; /* doubled: drop it */
         emit(l, &(Token){.kind = BAD, .lo = token->lo, .hi = token->lo, .column = -1, .reported = true});
@@ -159,7 +161,7 @@ static void open_block(Lines *l, const Token *token) {
 /* A head without its brace, before lines that stand further in. */
 static void add_missing_brace(Lines *l, const Token *next) {
     int32_t at = last_end(l);
-    if (next->kind != '}' && next->column <= l->indent) return;
+    if (next->kind != '}' && next->column <= l->head_indent) return;
     Diag *d =
         diag_error(l->p->s, "P0006", parser_span(l->p, at, at), "the block of this statement has no opening brace");
     diag_label(d, "expected `{`");
@@ -183,9 +185,10 @@ static void close_block(Lines *l, const Token *token) {
         l->wrong_token = open->token;
         l->wrong = &l->wrong_token;
     }
-    bool was_tensors = open->kind == BLOCK_TENSORS;
+    bool was_tensors = open->kind == BLOCK_TENSORS, was_lost = l->lost;
     end_statement(l);
     emit(l, token);
+    l->head_indent = open->indent;
     l->open.n--;
     if (!l->open.n) l->wrong = NULL;
     int ahead = 1;
@@ -194,6 +197,8 @@ static void close_block(Lines *l, const Token *token) {
         l->i += ahead - 1; /* the newline between goes */
         l->opens = BLOCK_TENSORS;
         l->needs_block = true;
+    } else if (was_lost) {
+        l->p->raw.at[l->i + 1].reported = true; /* an `else` of junk is junk */
     }
 }
 
@@ -245,6 +250,7 @@ static void lines_token(Lines *l) {
     default: break;
     }
     if (!l->in_statement) {
+        l->head_indent = l->indent;
         l->opens = BLOCK_UNKNOWN;
         l->head = token->kind;
         lines_begin_statement(l);

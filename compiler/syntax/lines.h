@@ -14,14 +14,15 @@ typedef struct Lines {
     Parser *p;
     int i; /* the raw token at hand */
     VEC(Open) open;
-    bool in_statement;  /* something of the current statement was passed on */
-    int head;           /* kind of its first token */
-    BlockKind opens;    /* what its block holds */
-    bool needs_block;   /* it must have one, which has not come yet */
-    bool lost;          /* junk at the top level was reported: silent until the next declaration */
-    int32_t indent;     /* of the line at hand */
-    int32_t open_text;  /* where the last text without a closing quote begins */
-    const Token *wrong; /* the first brace that was closed by one of another indentation */
+    bool in_statement;   /* something of the current statement was passed on */
+    int head;            /* kind of its first token */
+    BlockKind opens;     /* what its block holds */
+    bool needs_block;    /* it must have one, which has not come yet */
+    bool lost;           /* junk at the top level was reported: silent until the next declaration */
+    int32_t indent;      /* of the line at hand */
+    int32_t head_indent; /* of the line that the current statement began on: that of its block */
+    int32_t open_text;   /* where the last text without a closing quote begins */
+    const Token *wrong;  /* the first brace that was closed by one of another indentation */
     Token wrong_token;
 } Lines;
 

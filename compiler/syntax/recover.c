@@ -50,7 +50,7 @@ static const Token *misspelt_word(const Parser *p, const Token *token, Name *mea
         const Token *at = token - back;
         bool is_name = (at->kind == NAME || at->kind == WORD) && at->hi - at->lo >= SHORTEST;
         *meant = is_name ? nearest_name(at->name, words, N_WORDS) : NULL;
-        if (*meant) return at;
+        if (*meant && strcmp(*meant, at->name)) return at;
         if (token->kind != NAME) break;
     }
     return NULL;

@@ -188,14 +188,17 @@ static bool in_statement(const Mutation *m, const char *word) {
 
 static const char *legal_reason(const Mutation *m) {
     const Work *work = m->work;
-    static const char *const declaring[] = {"plan", "gpu", "cluster", "model", "layer", "const"};
+    static const char *const declaring[] = {"gpu", "cluster", "model", "layer", "const"};
     bool declares = false;
     for (size_t i = 0; i < sizeof declaring / sizeof *declaring; i++) declares |= token_is(work, m->token - 1, declaring[i]);
+    bool names_a_plan = token_is(work, m->token - 1, "plan") || token_is(work, m->token - 1, "train");
+    if (m->slip == MISSPELT && names_a_plan) return "a plan may have any name";
     if (m->slip == MISSPELT && declares && times_in_file(work, m->word) == 1) return "a declaration that nothing in the file uses may have any name";
     if (m->slip == DOUBLED && !strcmp(m->word, "train")) return "`train train { }` gives the training run a name";
     if (m->slip == DELETED && token_at(work, m->token)->kind == NAME && token_is(work, m->token + 1, "("))
         return "a call without the function's name is the value in brackets";
     if (m->slip == MISSPELT && in_header(m)) return "a layer's header may give a dimension of the caller another name";
+    if (m->slip == DOUBLED && !strcmp(m->word, "-")) return "a second minus sign turns the sign";
     if (m->slip == DELETED && in_header(m) && !strcmp(m->word, "int")) return "a parameter need not say that it holds ints";
     if (m->slip == DELETED && token_is(work, m->token - 1, "[") && token_is(work, m->token + 1, "]")) return "a weight may be a single number";
     if (m->slip == DELETED && !strcmp(m->word, "like")) return "without `like` a dimension of the same size";
@@ -226,23 +229,26 @@ static bool notes_line(Session *s, int line) {
     return false;
 }
 
-static const char *place_reason(const Mutation *m, Session *s, const Diag *first) {
-    const char *text = session_file(s, first->span)->text + first->span.lo, *use = strstr(text, m->word);
-    bool at_use = use && use - text < first->span.hi - first->span.lo;
-    if (m->slip == DELETED && !strcmp(m->word, "}") && notes_line(s, opening_line(m->work, m->token)))
-        return "a deleted brace shows at the first statement that cannot stand there, with a note at the opening one";
-    if (m->slip == MISSPELT && speaks_of(first, m->wrong) && at_use) return "a misspelt declaration shows at its first use";
-    if (m->slip == DELETED && !strcmp(m->word, "dim")) return "a size that is no dimension shows at the rule that names it";
-    if (in_header(m) || in_statement(m, "return")) return "what a layer takes and returns shows at its call";
-    return NULL;
-}
-
 /* "did you mean `x`?", where x is another name of the file. */
 static bool suggests_other(const Mutation *m, const Diag *first) {
     char name[LONGEST];
     for (int i = 0; i < first->helps.n; i++)
         if (sscanf(first->helps.at[i].text, "did you mean `%199[^`]`?", name) == 1 && times_in_file(m->work, name) > 0) return true;
     return false;
+}
+
+static const char *place_reason(const Mutation *m, Session *s, const Diag *first) {
+    const char *text = session_file(s, first->span)->text + first->span.lo, *use = strstr(text, m->word);
+    bool at_use = use && use - text < first->span.hi - first->span.lo;
+    if (m->slip == DELETED && !strcmp(m->word, "}") && notes_line(s, opening_line(m->work, m->token)))
+        return "a deleted brace shows at the first statement that cannot stand there, with a note at the opening one";
+    if (m->slip == MISSPELT && (speaks_of(first, m->wrong) || suggests_other(m, first)) && at_use) return "a misspelt declaration shows at its first use";
+    if (m->slip == DELETED && !strcmp(m->word, "dim")) return "a size that is no dimension shows at the rule that names it";
+    if (m->slip == DELETED && !strcmp(m->word, "like")) return "what is no second name for the same positions shows at its use";
+    if (m->slip == DELETED && !strcmp(m->word, ",") && token_at(m->work, m->token + 1)->column >= 0)
+        return "without the comma a line is a statement of its own, and shows where its name is used";
+    if (in_header(m) || in_statement(m, "return")) return "what a layer takes and returns shows at its call";
+    return NULL;
 }
 
 /* ---- judging ------------------------------------------------------------------------------------------------------------ */
