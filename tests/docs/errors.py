@@ -11,7 +11,7 @@ import sys
 
 ROOT, PLC = os.path.abspath(sys.argv[1]), sys.argv[2]
 sys.path.insert(0, os.path.join(ROOT, "scripts"))
-import merge_errors  # noqa: E402
+import sort_errors  # noqa: E402
 
 
 def codes_in_sources():
@@ -27,15 +27,15 @@ def codes_in_sources():
 
 def main():
     faults = []
-    text = merge_errors.merged()
-    if not os.path.exists(merge_errors.BOOK) or open(merge_errors.BOOK, encoding="utf-8").read() != text:
-        faults.append("docs/errors.md is not in order: run scripts/merge_errors.py")
-    book = {match.group(1): match.group(2) for match in merge_errors.ENTRY.finditer(text)}
+    text = sort_errors.merged()
+    if not os.path.exists(sort_errors.BOOK) or open(sort_errors.BOOK, encoding="utf-8").read() != text:
+        faults.append("docs/errors.md is not in order: run scripts/sort_errors.py")
+    book = {match.group(1): match.group(2) for match in sort_errors.ENTRY.finditer(text)}
     used = codes_in_sources()
     faults += ["%s of %s has no entry in docs/errors.md" % (code, used[code]) for code in sorted(set(used) - set(book))]
     faults += ["%s has an entry, but nothing reports it" % code for code in sorted(set(book) - set(used))]
-    for path in (merge_errors.BOOK, ) if os.path.exists(merge_errors.BOOK) else ():
-        for code, entry in merge_errors.entries(path):
+    for path in (sort_errors.BOOK, ) if os.path.exists(sort_errors.BOOK) else ():
+        for code, entry in sort_errors.entries(path):
             shown = subprocess.run([PLC, "explain", code], capture_output=True, text=True, check=False)
             if shown.returncode or shown.stdout.strip() != entry[3:].strip():
                 faults.append("`plc explain %s` does not print the entry (exit %d)" % (code, shown.returncode))

@@ -1,11 +1,10 @@
 #!/usr/bin/env python3
-"""Brings docs/errors.md into order: entries `## P0301: title` of docs/errors.d/*.md are moved into it, all sorted by code.
+"""Brings docs/errors.md into order: its entries `## P0301: title`, sorted by code.
 
-    merge_errors.py [--check]      --check: say whether something would change (exit 1), change nothing
+    sort_errors.py [--check]      --check: say whether something would change (exit 1), change nothing
 
 A code that stands twice is an error; text before the first entry of docs/errors.md is kept.
 """
-import glob
 import os
 import re
 import sys
@@ -32,7 +31,7 @@ def entries(path):
 def merged():
     """The text that docs/errors.md should have."""
     book, where = {}, {}
-    for path in ([BOOK] if os.path.exists(BOOK) else []) + sorted(glob.glob(os.path.join(ROOT, "docs", "errors.d", "*.md"))):
+    for path in [BOOK] if os.path.exists(BOOK) else []:
         for code, text in entries(path):
             if code in book and book[code] != text and where[code] != BOOK:
                 sys.exit("%s stands in %s and in %s" % (code, os.path.relpath(where[code], ROOT), os.path.relpath(path, ROOT)))
@@ -44,7 +43,7 @@ def main():
     text = merged()
     before = open(BOOK, encoding="utf-8").read() if os.path.exists(BOOK) else ""
     if "--check" in sys.argv:
-        print("docs/errors.md is in order" if text == before else "docs/errors.md is not in order: run scripts/merge_errors.py")
+        print("docs/errors.md is in order" if text == before else "docs/errors.md is not in order: run scripts/sort_errors.py")
         return 0 if text == before else 1
     with open(BOOK, "w", encoding="utf-8") as file:
         file.write(text)
