@@ -161,7 +161,7 @@ static void test_random_plans(void **state) {
         arena_free(arena);
     }
     print_message("%d plans from seed %d, %d accepted\n", count, first, taken);
-    if (seed_text) return;
+    if (count < 200) return; /* too few for every pair to occur */
     if (taken * 10 < count * 6) fail_msg("only %d of %d plans were accepted", taken, count);
     for (int x = 0; x < N_RULES; x++) {
         if (alone[x] * 20 < count) fail_msg("`%s` occurred %d times", rule_name[x], alone[x]);
