@@ -50,3 +50,9 @@ set(docs ${CMAKE_CURRENT_SOURCE_DIR}/docs)
 add_test(NAME docs_errors COMMAND ${Python3_EXECUTABLE} ${docs}/errors.py ${PROJECT_SOURCE_DIR} $<TARGET_FILE:plc>)
 add_test(NAME docs_commands COMMAND ${Python3_EXECUTABLE} ${docs}/commands.py ${PROJECT_SOURCE_DIR} $<TARGET_FILE:plc>)
 set_tests_properties(docs_errors docs_commands PROPERTIES LABELS fast TIMEOUT 900)
+
+# ---- examples and library are in canonical form ----
+file(GLOB canonical CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/examples/*.plan ${PROJECT_SOURCE_DIR}/examples/large/*.plan ${PROJECT_SOURCE_DIR}/stdlib/*.plan
+  ${PROJECT_SOURCE_DIR}/stdlib/models/*.plan)
+add_test(NAME canonical_form COMMAND plc fmt --check ${canonical})
+set_tests_properties(canonical_form PROPERTIES LABELS fast TIMEOUT 60)
