@@ -13,8 +13,7 @@ typedef struct Emitter {
     Map *functions;              /* Loop -> function */
 } Emitter;
 
-/* ---- the runtime's functions, from the ABI list ---------------------------------------------------------------------
- */
+/* ---- the runtime's functions, from the ABI list ------------------------------------------------- */
 
 /* Every parameter of that list is a pointer or an i64. */
 static V runtime_function(Codegen *g, const char *name) {
@@ -41,8 +40,7 @@ static V runtime_function(Codegen *g, const char *name) {
     BUG("`%s` is not in plan_rt_abi.def", name);
 }
 
-/* ---- constants
- * --------------------------------------------------------------------------------------------------------- */
+/* ---- constants ---------------------------------------------------------------------------------- */
 
 static V constant_global(Codegen *g, V value, const char *name) {
     V global = LLVMAddGlobal(g->module, LLVMTypeOf(value), name);
@@ -153,8 +151,7 @@ static V handover_constant(Codegen *g, const Kernel *kernel) {
     return constant_global(g, const_struct(g, fields, 8), arena_printf(g->arena, "%s.handover", kernel->name));
 }
 
-/* ---- addresses
- * ------------------------------------------------------------------------------------------------------------ */
+/* ---- addresses ---------------------------------------------------------------------------------- */
 
 static V address_of(Emitter *e, const BufferRef *ref) {
     Codegen *g = e->g;
@@ -177,8 +174,7 @@ static void store_pointers(Emitter *e, const Kernel *kernel) {
         cg_store(e->g, address_of(e, &kernel->refs[i]), cg_at(e->g, e->g->ptr, e->pointers, cg_i64(e->g, i)), 8);
 }
 
-/* ---- kernels
- * ---------------------------------------------------------------------------------------------------------------- */
+/* ---- kernels ------------------------------------------------------------------------------------ */
 
 /* Rows that a thread takes at least, so that starting it pays: some 16 thousand elements. */
 static int64_t loop_grain(const Loop *loop) {
@@ -270,8 +266,7 @@ static void emit_kernels(Emitter *e, const KernelList *list) {
     for (int i = 0; i < list->n; i++) emit_kernel(e, list->at[i]);
 }
 
-/* ---- loops: equal ones share a function
- * ------------------------------------------------------------------------------------- */
+/* ---- loops: equal ones share a function --------------------------------------------------------- */
 
 typedef struct Emitted {
     const char *text;

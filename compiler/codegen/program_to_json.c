@@ -22,8 +22,7 @@ static const Buffer *buffer_of(const RoleProgram *role, Name tensor) {
     return NULL;
 }
 
-/* ---- data
- * ------------------------------------------------------------------------------------------------------------ */
+/* ---- data --------------------------------------------------------------------------------------- */
 
 static cJSON *data_json(const Describe *d, const Dataset *set) {
     static const char *const kinds[] = {[DATA_TEXT] = "text", [DATA_TOKENS] = "tokens", [DATA_ARRAYS] = "arrays"};
@@ -87,8 +86,7 @@ static cJSON *input_json(const Describe *d, const Buffer *buffer) {
     return object;
 }
 
-/* ---- tensors
- * ------------------------------------------------------------------------------------------------------------ */
+/* ---- tensors ------------------------------------------------------------------------------------ */
 
 static cJSON *tensor_json(const Describe *d, const Buffer *buffer) {
     const Tensor *tensor = buffer->tensor;
@@ -148,8 +146,7 @@ static cJSON *small_json(const Describe *d, const Buffer *buffer) {
     return object;
 }
 
-/* ---- roles
- * ---------------------------------------------------------------------------------------------------------------- */
+/* ---- roles -------------------------------------------------------------------------------------- */
 
 static const char *const action_text[] = {
 #define ACTION(NAME, text, doc) text,

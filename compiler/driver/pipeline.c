@@ -16,8 +16,7 @@
 #include "schedule/schedules.h"
 #include "syntax/ast.h"
 
-/* ---- front end
- * ---------------------------------------------------------------------------------------------------------- */
+/* ---- front end ---------------------------------------------------------------------------------- */
 
 typedef struct Front {
     Ast *ast;
@@ -75,8 +74,7 @@ static const Plan *choose_plan(Session *s, const Front *front, const Options *op
     return NULL;
 }
 
-/* ---- middle
- * --------------------------------------------------------------------------------------------------------------- */
+/* ---- middle ------------------------------------------------------------------------------------- */
 
 static bool verifies(void) {
 #ifdef PLAN_VERIFY
@@ -153,8 +151,7 @@ static bool refuse_unbuilt(Session *s, const Front *front, const Plan *plan, boo
     return true;
 }
 
-/* ---- emitting stages
- * --------------------------------------------------------------------------------------------------------- */
+/* ---- emitting stages ---------------------------------------------------------------------------- */
 
 static bool emits(const Options *options, const char *stage) {
     return options->emit && strcmp(options->emit, stage) == 0;
@@ -195,8 +192,7 @@ static bool known_stage(Session *s, const Options *options) {
     return false;
 }
 
-/* ---- the code generator, loaded on demand
- * --------------------------------------------------------------------------------------- */
+/* ---- the code generator, loaded on demand ------------------------------------------------------- */
 
 static char *beside_executable(Arena *arena, const char *path) {
     char self[4096];
@@ -247,8 +243,7 @@ static int generate(Session *s, const Options *options, const ProgramFacts *fact
     return good ? 0 : 1;
 }
 
-/* ---- commands
- * ------------------------------------------------------------------------------------------------------------------ */
+/* ---- commands ----------------------------------------------------------------------------------- */
 
 const char *pipeline_default_output(Session *s, const char *file) {
     const char *slash = strrchr(file, '/'), *base = slash ? slash + 1 : file;

@@ -259,9 +259,7 @@ static Node *copy_repeat(Copy *copy, const Node *node, Node *const *in) {
     return repeat;
 }
 
-/* ---- nodes
- * -------------------------------------------------------------------------------------------------------------------
- */
+/* ---- nodes -------------------------------------------------------------------------------------- */
 
 /* The index of the open region; one that a rule has made stands on no list yet. */
 static Node *settle_index(Copy *copy, const Node *node) {

@@ -170,8 +170,7 @@ const char *value_text(Elaborator *e, const Value *v); /* "a tensor [batch, seq]
 void help_operator(Elaborator *e, Diag *d, const Value *v);
 void help_candidates(Elaborator *e, Diag *d, Name word, Span span, const Name *candidates, int n);
 
-/* ---- dimensions (elaborate_dims.c) --------------------------------------------------------------------------------
- */
+/* ---- dimensions (elaborate_dims.c) -------------------------------------------------------------- */
 
 LocalDim *dim_declare(Elaborator *e, Name name, int64_t size, LocalDim *like, Span span);
 Dim *dim_use(Elaborator *e, LocalDim *dim);
@@ -190,8 +189,7 @@ bool pattern_bind(Elaborator *e, const Param *param, const Value *given, Span sp
 /* Whether the dimension holds logical positions: the last one of integer inputs, or `like` one. */
 bool dim_is_position(const Elaborator *e, const Dim *dim);
 
-/* ---- expressions (elaborate_expr.c, elaborate_call.c) ---------------------------------------------------------------
- */
+/* ---- expressions (elaborate_expr.c, elaborate_call.c) ------------------------------------------- */
 
 Value poison(void);
 Value number_value(double number, bool is_integer);
@@ -211,8 +209,7 @@ Value operator_call(Elaborator *e, const Expr *call, Op op);
 /* Joins the weights of two values of a weighted loss; false after a diagnostic. */
 bool masks_join(Elaborator *e, const Value *x, const Value *y, Span span, const Value **out);
 
-/* ---- statements (elaborate_stmt.c, elaborate_repeat.c, elaborate_inputs.c) ------------------------------------------
- */
+/* ---- statements (elaborate_stmt.c, elaborate_repeat.c, elaborate_inputs.c) ---------------------- */
 
 void statements(Elaborator *e, const StmtList *list);
 /* What statements that are not elaborated would have defined is unknown: its use is no second mistake. */
@@ -225,8 +222,7 @@ void result_add(Elaborator *e, const char *name, Node *node, Span span);
 /* A value that `auxiliary` or `log` (with the name of it) hands out of the model; sums or means over repeats. */
 void result_hand_out(Elaborator *e, Node *node, Name log, Span span);
 
-/* ---- checks of the finished graph, and counts (elaborate_check.c) -------------------------------------------------
- */
+/* ---- checks of the finished graph, and counts (elaborate_check.c) ------------------------------- */
 
 /* Names that a body declares and never uses. */
 void unused_names(Elaborator *e, const Stmt *decl);

@@ -8,8 +8,7 @@
 
 enum { MAX_ARGUMENTS = 16 };
 
-/* ---- numbers --------------------------------------------------------------------------------------------------------
- */
+/* ---- numbers ------------------------------------------------------------------------------------ */
 
 /* sqrt(2 * layers) and the like, of numbers known now. */
 static const struct {
@@ -47,8 +46,7 @@ static bool fold_call(Elaborator *e, const Expr *call, Op op, Value *out) {
     return false;
 }
 
-/* ---- operators
- * -------------------------------------------------------------------------------------------------------- */
+/* ---- operators ---------------------------------------------------------------------------------- */
 
 typedef struct OperatorArguments {
     Node *in[MAX_ARGUMENTS];
@@ -335,8 +333,7 @@ Value operator_call(Elaborator *e, const Expr *call, Op op) {
     return v;
 }
 
-/* ---- position
- * ------------------------------------------------------------------------------------------------------------ */
+/* ---- position ----------------------------------------------------------------------------------- */
 
 /* position(x): the logical index along the one dimension of x that holds positions, or along `over`. */
 static Value position_call(Elaborator *e, const Expr *call) {

@@ -5,8 +5,7 @@
  * reads is in use. */
 #include "graph/elaborate.h"
 
-/* ---- names that are used
- * ---------------------------------------------------------------------------------------------- */
+/* ---- names that are used ------------------------------------------------------------------------ */
 
 typedef struct Uses {
     Arena *arena;
@@ -44,8 +43,7 @@ static void use_declaration(Uses *uses, const Stmt *decl) {
     use_body(uses, &decl->body);
 }
 
-/* ---- names that are not
- * ------------------------------------------------------------------------------------------------- */
+/* ---- names that are not ------------------------------------------------------------------------- */
 
 static void unused(Elaborator *e, const Uses *uses, Name name, Span span, const char *what, bool is_error) {
     if (!name || map_get(&uses->names, name) || name[0] == '_') return;
@@ -113,8 +111,7 @@ void unused_layers(Elaborator *e) {
     }
 }
 
-/* ---- weights that the loss depends on
- * ------------------------------------------------------------------------------------ */
+/* ---- weights that the loss depends on ----------------------------------------------------------- */
 
 typedef struct Reach {
     Arena *arena;
@@ -158,8 +155,7 @@ void unused_weights(Elaborator *e) {
     }
 }
 
-/* ---- freezing
- * --------------------------------------------------------------------------------------------------------------- */
+/* ---- freezing ----------------------------------------------------------------------------------- */
 
 /* Whether `word` is a run of whole components of the path: "attention" or "attention.wq" of "layers.attention.wq". */
 static bool path_has(const char *path, const char *word) {
@@ -202,8 +198,7 @@ void freeze_weights(Elaborator *e) {
         e->model->inits.at[i].weight->frozen = !e->model->inits.at[i].weight->frozen;
 }
 
-/* ---- counts
- * ------------------------------------------------------------------------------------------------------------------ */
+/* ---- counts ------------------------------------------------------------------------------------- */
 
 static double node_flops(const Node *node) {
     if (node->op == OP_DOT) {

@@ -16,8 +16,7 @@ static const Tensor *source_named(const Elaborator *e, Name name) {
     return NULL;
 }
 
-/* ---- arrays: one for each input -------------------------------------------------------------------------------------
- */
+/* ---- arrays: one for each input ----------------------------------------------------------------- */
 
 static bool has_column(const Dataset *data, Name name) {
     for (int i = 0; i < data->columns.names.n; i++)
@@ -46,8 +45,7 @@ static void check_columns(Elaborator *e, const Dataset *data) {
     }
 }
 
-/* ---- text and tokens: one sequence of ids
- * ---------------------------------------------------------------------------- */
+/* ---- text and tokens: one sequence of ids ------------------------------------------------------- */
 
 static void check_text(Elaborator *e, const Dataset *data) {
     const char *kind = data->kind == DATA_TEXT ? "text" : "tokens";
@@ -70,8 +68,7 @@ static void check_text(Elaborator *e, const Dataset *data) {
     }
 }
 
-/* ---- several data sets: `data task = [a, b]`
- * ---------------------------------------------------------------------------- */
+/* ---- several data sets: `data task = [a, b]` ---------------------------------------------------- */
 
 static void check_dimension(Elaborator *e) {
     const Train *train = e->train;

@@ -281,8 +281,7 @@ void factors_statement(Elaborator *e, const Stmt *stmt) {
     }
 }
 
-/* ---- patterns -----------------------------------------------------------------------------------------------------
- */
+/* ---- patterns ----------------------------------------------------------------------------------- */
 
 static LocalDim *local_of(Elaborator *e, Dim *dim) {
     LocalDim *local = NEW(e->arena, LocalDim);

@@ -71,8 +71,7 @@ Node *value_node(Elaborator *e, const Value *value, DType dtype, Span span) {
     return NULL;
 }
 
-/* ---- numbers ------------------------------------------------------------------------------------------------------
- */
+/* ---- numbers ------------------------------------------------------------------------------------ */
 
 bool expr_number(Elaborator *e, const Expr *expr, const char *what, double *out, bool *is_integer) {
     Value v = as_number(expr_value(e, expr));
@@ -147,8 +146,7 @@ static Value fold_logic(Elaborator *e, const Expr *expr, const Value *x, const V
     return bool_value(expr->op == BIN_AND ? x->number != 0 && y->number != 0 : x->number != 0 || y->number != 0);
 }
 
-/* ---- operators of two operands
- * --------------------------------------------------------------------------------------- */
+/* ---- operators of two operands ------------------------------------------------------------------ */
 
 /* `swap`: x > y is y < x; `negate`: x != y is not (x == y). */
 static const struct {

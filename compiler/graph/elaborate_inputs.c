@@ -1,8 +1,7 @@
 /* Declarations of tensors: inputs and targets, which the loader fills, and weights with their initial values. */
 #include "graph/elaborate.h"
 
-/* ---- inputs and targets
- * ---------------------------------------------------------------------------------------------- */
+/* ---- inputs and targets ------------------------------------------------------------------------- */
 
 static Tensor *data_tensor(Elaborator *e, const Stmt *stmt, const char *word) {
     Shape shape;
@@ -142,8 +141,7 @@ void target_statement(Elaborator *e, const Stmt *stmt) {
     declare_data(e, stmt, tensor);
 }
 
-/* ---- weights
- * ---------------------------------------------------------------------------------------------------------- */
+/* ---- weights ------------------------------------------------------------------------------------ */
 
 /* The same under every plan: a hash (FNV-1a) of the logical name. */
 static uint32_t name_key(Name name) {

@@ -20,8 +20,7 @@ typedef struct Binder {
     bool ok;
 } Binder;
 
-/* ---- the header of a layer, for messages ---------------------------------------------------------------------------
- */
+/* ---- the header of a layer, for messages -------------------------------------------------------- */
 
 static void type_text(const TypeExpr *type, Text *text) {
     text_printf(text, ": %s[%s", type->dtype ? type->dtype : "", type->has_dots ? "..." : "");
@@ -56,8 +55,7 @@ static const char *layer_header(Elaborator *e, const Stmt *layer) {
     return text.at;
 }
 
-/* ---- evaluating the arguments, in the caller's scope
- * ------------------------------------------------------------------ */
+/* ---- evaluating the arguments, in the caller's scope -------------------------------------------- */
 
 static void argument_arrow(Binder *k, const Param *param, Argument *a) {
     Elaborator *e = k->e;
@@ -166,8 +164,7 @@ static void arguments_sort(Binder *k) {
     }
 }
 
-/* ---- binding the parameters, in the layer's scope
- * --------------------------------------------------------------------- */
+/* ---- binding the parameters, in the layer's scope ----------------------------------------------- */
 
 /* Whether a pattern or an arrow of the layer uses the name: then it must be a dimension. */
 static bool names_dimension(const Stmt *layer, Name name) {
@@ -270,8 +267,7 @@ static bool bind_given(Binder *k) {
     return ok;
 }
 
-/* ---- the call
- * --------------------------------------------------------------------------------------------------------- */
+/* ---- the call ----------------------------------------------------------------------------------- */
 
 static bool is_recursive(Elaborator *e, const Expr *call, const Stmt *layer) {
     for (const Scope *scope = e->scope; scope; scope = scope->caller) {

@@ -5,8 +5,7 @@
  * reads from outside becomes a capture on first use. */
 #include "graph/elaborate.h"
 
-/* ---- what is carried -----------------------------------------------------------------------------------------------
- */
+/* ---- what is carried ---------------------------------------------------------------------------- */
 
 typedef VEC(Name) NameList;
 
@@ -87,8 +86,7 @@ static bool carry_fits(Elaborator *e, const Carry *carry, const Node *next) {
     return false;
 }
 
-/* ---- closing -------------------------------------------------------------------------------------------------------
- */
+/* ---- closing ------------------------------------------------------------------------------------ */
 
 /* Parameters came in the order of their first use; the region wants carries, slices, captures. */
 static Node **order_params(Elaborator *e, Frame *frame) {
@@ -188,8 +186,7 @@ static void leave_uncarried(Elaborator *e, const NameList *names, Symbol *const 
     }
 }
 
-/* ---- the statement --------------------------------------------------------------------------------------------------
- */
+/* ---- the statement ------------------------------------------------------------------------------ */
 
 /* The dimension is unknown: what the body would have changed is unknown too. */
 static void skip_repeat(Elaborator *e, const NameList *names) {
@@ -249,8 +246,7 @@ void repeat_statement(Elaborator *e, const Stmt *stmt) {
     leave_uncarried(e, &names, before, initial);
 }
 
-/* ---- results of the model -------------------------------------------------------------------------------------------
- */
+/* ---- results of the model ----------------------------------------------------------------------- */
 
 void result_add(Elaborator *e, const char *name, Node *node, Span span) {
     Name logical = intern(e->s->names, name);

@@ -2,8 +2,7 @@
  * (elaborate_inputs.c). */
 #include "graph/elaborate.h"
 
-/* ---- assignments --------------------------------------------------------------------------------------------------
- */
+/* ---- assignments -------------------------------------------------------------------------------- */
 
 static void assign(Elaborator *e, Name name, Span span, Value v) {
     if (v.kind == VALUE_TENSOR && !v.node->name && v.node->op != OP_PARAM) v.node->name = name;
@@ -75,8 +74,7 @@ static void assign_statement(Elaborator *e, const Stmt *stmt) {
     assign(e, stmt->name, stmt->name_span, v);
 }
 
-/* ---- the others
- * ------------------------------------------------------------------------------------------------------ */
+/* ---- the others --------------------------------------------------------------------------------- */
 
 /* The condition is not known: neither is what the branches would have defined. */
 static void skip_branches(Elaborator *e, const Stmt *stmt) {

@@ -176,9 +176,7 @@ static Copy copy_model(Stepper *st, Graph *to, CopyRule *rule, void *context) {
     return copy;
 }
 
-/* ---- the loss
- * -------------------------------------------------------------------------------------------------------------------
- */
+/* ---- the loss ----------------------------------------------------------------------------------- */
 
 /* `value` summed over all it has, weighted. */
 static Node *weighted_sum(Builder *b, Node *value, Node *mask) {

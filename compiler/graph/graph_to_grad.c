@@ -174,8 +174,7 @@ static Node *resolve_param(Grad *grad, Level *level, Node *param) {
     return add_capture(grad, level, outer, param);
 }
 
-/* ---- recomputation ------------------------------------------------------------------------------------------------
- */
+/* ---- recomputation ------------------------------------------------------------------------------ */
 
 /* Whether a part of the path is the word: "layers.attention_2.split" has `attention`, its calls being numbered. */
 static bool path_has(const char *path, const char *word) {
@@ -329,9 +328,7 @@ static void apply_rule(Grad *grad, Level *level, Node *node, Node **grad_out) {
     }
 }
 
-/* ---- repeats
- * --------------------------------------------------------------------------------------------------------------------
- */
+/* ---- repeats ------------------------------------------------------------------------------------ */
 
 static Node *zeros(Grad *grad, Level *level, const Node *like, DType dtype, const Shape *shape) {
     build_in(grad, level, like);
@@ -443,9 +440,7 @@ static void differentiate_repeat(Grad *grad, Level *up, Node *repeat, Node *cons
     }
 }
 
-/* ---- the sweep
- * --------------------------------------------------------------------------------------------------------------------
- */
+/* ---- the sweep ---------------------------------------------------------------------------------- */
 
 static void differentiate(Grad *grad, Level *level) {
     for (int i = level->forward->nodes.n - 1; i >= 0; i--) {

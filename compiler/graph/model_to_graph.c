@@ -5,8 +5,7 @@
  * expr, call, layer, stmt, repeat, inputs, check; see elaborate.h for the idea. */
 #include "graph/elaborate.h"
 
-/* ---- what the model was given ---------------------------------------------------------------------------------------
- */
+/* ---- what the model was given ------------------------------------------------------------------- */
 
 static void read_overrides(Elaborator *e) {
     for (int i = 0; i < e->train->model_arguments.n; i++) {
@@ -47,8 +46,7 @@ static void model_parameters(Elaborator *e) {
     }
 }
 
-/* ---- what comes out
- * -------------------------------------------------------------------------------------------------- */
+/* ---- what comes out ----------------------------------------------------------------------------- */
 
 static Node *find_cross_entropy(Node *node, int depth) {
     if (node->op == OP_CROSS_ENTROPY) return node;

@@ -56,9 +56,7 @@ static bool can_decode(const Region *region, const Dim *seq) {
     return true;
 }
 
-/* ---- rewriting
- * -------------------------------------------------------------------------------------------------------------------
- */
+/* ---- rewriting ---------------------------------------------------------------------------------- */
 
 static Node *cached(Copy *copy, Decode *decode, const Node *node, Node *x) {
     Stepper *st = decode->st;

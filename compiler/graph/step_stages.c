@@ -60,8 +60,7 @@ static bool refuse(const Cutter *c, Span span, const char *what) {
     return false;
 }
 
-/* ---- tensors of a stage -------------------------------------------------------------------------------------------
- */
+/* ---- tensors of a stage ------------------------------------------------------------------------- */
 
 /* A tensor has one name in all stages; what is stacked has a name for each chunk of the stage. */
 static Tensor *stage_tensor(Cutter *c, int chunk, Tensor *tensor) {
@@ -80,8 +79,7 @@ static Tensor *stage_tensor(Cutter *c, int chunk, Tensor *tensor) {
     return known;
 }
 
-/* ---- where nodes stand ----------------------------------------------------------------------------------------------
- */
+/* ---- where nodes stand -------------------------------------------------------------------------- */
 
 static bool is_weight_gradient(const Tensor *tensor) { return tensor->class == CLASS_GRADIENT && tensor->of; }
 
@@ -185,8 +183,7 @@ static void place_forward(Cutter *c) {
     }
 }
 
-/* ---- edges
- * ------------------------------------------------------------------------------------------------------------ */
+/* ---- edges -------------------------------------------------------------------------------------- */
 
 static Edge *find_edge(Cutter *c, const Node *value, int to_chunk) {
     for (int i = 0; i < c->edges.n; i++)
@@ -320,8 +317,7 @@ static bool place_nodes(Cutter *c) {
     return true;
 }
 
-/* ---- the graph of a chunk
- * ------------------------------------------------------------------------------------------------ */
+/* ---- the graph of a chunk ----------------------------------------------------------------------- */
 
 static bool is_here(const Cutter *c, const Node *node, int chunk) {
     int pos = c->pos[node->id];
@@ -488,8 +484,7 @@ static bool cut_graph(Cutter *c, Graph *graph, const char *prefix) {
     return true;
 }
 
-/* ---- the steps of the stages
- * ------------------------------------------------------------------------------------------------- */
+/* ---- the steps of the stages -------------------------------------------------------------------- */
 
 static void add_transfer(Cutter *c, Step *from, Step *to, Tensor *out, Tensor *in, Transfer what, int to_chunk,
                          TransferWhen to_when) {
@@ -742,8 +737,7 @@ Step **grad_to_stages(Session *s, const Program *program, const Train *train, co
     return diag_count(s, SEV_ERROR) ? NULL : steps;
 }
 
-/* ---- what the plan asks for
- * ----------------------------------------------------------------------------------------------------- */
+/* ---- what the plan asks for --------------------------------------------------------------------- */
 
 static bool repeats(const Region *region, Name dim) {
     for (int i = 0; i < region->nodes.n; i++) {

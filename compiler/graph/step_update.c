@@ -28,9 +28,7 @@ static Tensor *moment(Stepper *st, Tensor *weight, int which) {
     return tensor;
 }
 
-/* ---- init
- * -------------------------------------------------------------------------------------------------------------------
- */
+/* ---- init --------------------------------------------------------------------------------------- */
 
 static Node *initial_value(Stepper *st, Builder *b, const Init *init) {
     AttrValue attrs[2] = {{.integer = (int64_t)init->key}, {.dims = init->weight->shape}};

@@ -324,8 +324,7 @@ double op_bytes(const Node *node) {
     return total;
 }
 
-/* ---- types on a mesh axis ------------------------------------------------------------------------------------------
- */
+/* ---- types on a mesh axis ----------------------------------------------------------------------- */
 
 Dim *view_result_dim(const Node *view, Dim *in) {
     const Shape *shape = &view->shape;

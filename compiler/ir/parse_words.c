@@ -5,8 +5,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* ---- characters ----------------------------------------------------------------------------------------------------
- */
+/* ---- characters --------------------------------------------------------------------------------- */
 
 Span gtext_span(const GraphText *p, int32_t lo) { return (Span){p->file, lo, p->at > lo ? p->at : lo + 1}; }
 

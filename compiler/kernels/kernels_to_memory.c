@@ -27,8 +27,7 @@ static int64_t place_persistent(RoleProgram *program) {
     return top;
 }
 
-/* ---- intervals
- * ------------------------------------------------------------------------------------------------------- */
+/* ---- intervals ---------------------------------------------------------------------------------- */
 
 static bool overlap_in_time(const Buffer *a, const Buffer *b) { return a->first <= b->last && b->first <= a->last; }
 
@@ -81,8 +80,7 @@ static int by_area(const void *x, const void *y) {
     return aa != ab ? (aa > ab ? -1 : 1) : a->id - b->id;
 }
 
-/* ---- what is live ---------------------------------------------------------------------------------------------------
- */
+/* ---- what is live ------------------------------------------------------------------------------- */
 
 static void measure(RoleProgram *program) {
     int positions = program->entries.n ? vec_last(&program->entries).last + 2 : 1;

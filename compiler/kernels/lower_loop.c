@@ -40,8 +40,7 @@ static int first_element_operand(const Node *node) {
     return lower_is_gather(lower) || lower == LOWER_CACHE;
 }
 
-/* ---- times
- * ----------------------------------------------------------------------------------------------------------- */
+/* ---- times -------------------------------------------------------------------------------------- */
 
 static int node_time(Emit *e, Node *node) {
     void *known = map_get(&e->times, node);
@@ -62,8 +61,7 @@ static int node_time(Emit *e, Node *node) {
     return time;
 }
 
-/* ---- accesses
- * ---------------------------------------------------------------------------------------------------------- */
+/* ---- accesses ----------------------------------------------------------------------------------- */
 
 static LoopMemory memory_of(DType dtype) {
     static const LoopMemory memory[DT_COUNT] = {
@@ -126,8 +124,7 @@ static LoopValue logical_index(Emit *e, const Node *node, Dim *dim) {
     return index;
 }
 
-/* ---- values
- * -------------------------------------------------------------------------------------------------------------- */
+/* ---- values ------------------------------------------------------------------------------------- */
 
 static LoopValue emit_value(Emit *e, Node *node);
 
@@ -287,8 +284,7 @@ static LoopValue emit_value(Emit *e, Node *node) {
     return value;
 }
 
-/* ---- passes
- * ---------------------------------------------------------------------------------------------------------------- */
+/* ---- passes ------------------------------------------------------------------------------------- */
 
 /* What is read from outside over rows, so that it is loaded once a row and not once an element. */
 static void collect_row_loads(Emit *e, Node *node, Map *seen) {
@@ -382,8 +378,7 @@ static void reuse_in_place(Emit *e) {
     }
 }
 
-/* ---- the unit
- * ---------------------------------------------------------------------------------------------------------------- */
+/* ---- the unit ----------------------------------------------------------------------------------- */
 
 static Span unit_span(const Unit *unit) {
     for (int i = unit->nodes.n - 1; i >= 0; i--)

@@ -107,8 +107,7 @@ static void lower_view(Lowering *l, Node *node) {
         value->place = place, value->has_place = true;
 }
 
-/* ---- products ------------------------------------------------------------------------------------------------------
- */
+/* ---- products ----------------------------------------------------------------------------------- */
 
 static int64_t stride_in(const Location *place, const Shape *shape, const Dim *dim) {
     int i = shape_find(shape, dim);
@@ -161,8 +160,7 @@ static void lower_product(Lowering *l, Node *node) {
     kernel->product = product;
 }
 
-/* ---- attention
- * --------------------------------------------------------------------------------------------------------- */
+/* ---- attention ---------------------------------------------------------------------------------- */
 
 /* One stride that walks all batch dimensions, or false. */
 static bool batch_stride(Lowering *l, const Node *node, const Location *place, const Shape *batch, int64_t *stride,
@@ -305,8 +303,7 @@ static void lower_attend_grad(Lowering *l, Node *node) {
     add_starts(l, kernel, node, parts.seq);
 }
 
-/* ---- scattered rows
- * ------------------------------------------------------------------------------------------------------ */
+/* ---- scattered rows ----------------------------------------------------------------------------- */
 
 static void lower_scatter(Lowering *l, Node *node) {
     Node *index = node->in[0], *rows = node->in[1];
@@ -332,8 +329,7 @@ static void lower_scatter(Lowering *l, Node *node) {
     kernel->scatter = s;
 }
 
-/* ---- routes
- * ---------------------------------------------------------------------------------------------------------- */
+/* ---- routes ------------------------------------------------------------------------------------- */
 
 static void lower_top_k(Lowering *l, Node *node) {
     Node *p = node->in[0];
@@ -356,8 +352,7 @@ static void lower_top_k(Lowering *l, Node *node) {
     kernel->top_k = top_k;
 }
 
-/* ---- collectives
- * ------------------------------------------------------------------------------------------------------------ */
+/* ---- collectives -------------------------------------------------------------------------------- */
 
 /* A gradient accumulator may be joined where it lies: nothing reads the partial sum any more. */
 static bool reduce_in_place(const Lowering *l, const Node *x) {
@@ -484,8 +479,7 @@ static void lower_collective(Lowering *l, Node *node) {
     if (!direct) lower_copy(l, node, &out, &wanted, false);
 }
 
-/* ---- dispatch
- * ------------------------------------------------------------------------------------------------------------------ */
+/* ---- dispatch ----------------------------------------------------------------------------------- */
 
 static void lower_result(Lowering *l, Node *node) {
     (void)l;

@@ -21,8 +21,7 @@ Value *value_new(Lowering *l, Node *node) {
     return value;
 }
 
-/* ---- places given beforehand
- * ----------------------------------------------------------------------------------------- */
+/* ---- places given beforehand -------------------------------------------------------------------- */
 
 bool give_place(Lowering *l, Node *node, const Location *place, bool accumulate) {
     (void)l;
@@ -51,8 +50,7 @@ bool give_place(Lowering *l, Node *node, const Location *place, bool accumulate)
     return true;
 }
 
-/* ---- uses
- * ---------------------------------------------------------------------------------------------------------------- */
+/* ---- uses --------------------------------------------------------------------------------------- */
 
 typedef VEC(Value *) ValueList;
 
@@ -89,8 +87,7 @@ static void count_uses(Lowering *l, const UnitList *units, ValueList *reads) {
     }
 }
 
-/* ---- outputs
- * --------------------------------------------------------------------------------------------------------------- */
+/* ---- outputs ------------------------------------------------------------------------------------ */
 
 static int unit_index(const UnitList *units, const Unit *unit) {
     for (int i = 0; i < units->n; i++)
@@ -165,8 +162,7 @@ static void place_outputs(Lowering *l, const UnitList *units, const ValueList *r
     }
 }
 
-/* ---- repeats
- * ------------------------------------------------------------------------------------------------------------------ */
+/* ---- repeats ------------------------------------------------------------------------------------ */
 
 /* What prepare_repeat decided, kept in the repeat node's value through `carries`. */
 typedef struct Carry {

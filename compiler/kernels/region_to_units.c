@@ -20,8 +20,7 @@ bool node_is_generator(const Node *node) {
     return (node->op == OP_BROADCAST || node->op == OP_CAST) && node_is_generator(node->in[0]);
 }
 
-/* ---- dependencies between units ------------------------------------------------------------------------------------
- */
+/* ---- dependencies between units ----------------------------------------------------------------- */
 
 typedef struct Fusion {
     Lowering *l;
@@ -31,11 +30,9 @@ typedef struct Fusion {
     int stamp;
 } Fusion;
 
-static Unit *unit_of(const Fusion *f, const Node *node) {
-    (void)f;
-    Value *value = node->mark;
-    if (!value || !value->unit) return NULL;
-    return value->unit;
+static Unit *unit_of(const Node *node) {
+    const Value *value = node->mark;
+    return value ? value->unit : NULL;
 }
 
 /* Whether `from` has to run after a unit marked with the stamp. */
@@ -44,7 +41,7 @@ static bool depends_on_marked(Fusion *f, const Unit *from, Map *seen) {
     map_put(f->l->arena, seen, from, (void *)from);
     for (int i = 0; i < from->nodes.n; i++)
         for (int k = 0; k < from->nodes.at[i]->n_in; k++) {
-            Unit *unit = unit_of(f, from->nodes.at[i]->in[k]);
+            Unit *unit = unit_of(from->nodes.at[i]->in[k]);
             if (!unit || unit == from) continue;
             if (unit->mark == f->stamp || depends_on_marked(f, unit, seen)) return true;
         }
@@ -59,7 +56,7 @@ static bool can_merge(Fusion *f, Unit *const *units, int n, const Node *node) {
         for (int i = 0; i < (nodes ? nodes->n : 1); i++) {
             const Node *member = nodes ? nodes->at[i] : node;
             for (int k = 0; k < member->n_in; k++) {
-                Unit *unit = unit_of(f, member->in[k]);
+                Unit *unit = unit_of(member->in[k]);
                 if (unit && unit->mark != f->stamp && depends_on_marked(f, unit, &seen)) return false;
             }
         }
@@ -67,8 +64,7 @@ static bool can_merge(Fusion *f, Unit *const *units, int n, const Node *node) {
     return true;
 }
 
-/* ---- fitting -------------------------------------------------------------------------------------------------------
- */
+/* ---- fitting ------------------------------------------------------------------------------------ */
 
 static bool same_dims(const Shape *a, const Shape *b) { return a->n == b->n && shape_contains(a, b); }
 
@@ -148,7 +144,7 @@ static void place_loop_node(Fusion *f, Node *node) {
     Unit *joined[16];
     int n = 0;
     for (int k = 0; k < node->n_in && n < 16; k++) {
-        Unit *unit = unit_of(f, node->in[k]);
+        Unit *unit = unit_of(node->in[k]);
         if (!unit || !fits(f->l, unit, node)) continue;
         bool known = false, apart = false;
         for (int i = 0; i < n; i++) known |= joined[i] == unit, apart |= !same_space(f->l, joined[i], unit);
@@ -166,22 +162,16 @@ static void place_loop_node(Fusion *f, Node *node) {
     unit_add(f, joined[0], node);
 }
 
-/* ---- what is stored, what is inlined
- * --------------------------------------------------------------------------------- */
+/* ---- what is stored, what is inlined ------------------------------------------------------------ */
 
 typedef struct Uses {
     int loops, others; /* units that read it */
 } Uses;
 
-static void count_use(Fusion *f, const Node *operand, const Unit *reader) {
+/* Loops can compute what they read; everything else reads memory. */
+static void count_use(const Node *operand, const Unit *reader) {
     Value *value = operand->mark;
-    if (!value || value->generator) {
-        if (value && reader->kind != UNIT_LOOP) value->stored = true;
-        return;
-    }
-    if (value->unit == reader) return;
-    (void)f;
-    if (reader->kind != UNIT_LOOP) value->stored = true;
+    if (value && value->unit != reader && reader->kind != UNIT_LOOP) value->stored = true;
 }
 
 /* Readers of a node outside its unit. */
@@ -236,7 +226,7 @@ static void decide_inline(Fusion *f, Node *node) {
     count_leaves(node, &leaves, f->l->arena, &work);
     for (int i = 0; i < leaves.n; i++) { /* a row value of this unit would have to be stored in turn */
         const Node *leaf = leaves.entries[i].key;
-        if (unit_of(f, leaf) == value->unit && value->unit->nodes.n > 1 && !value_of(leaf)->stored) return;
+        if (unit_of(leaf) == value->unit && value->unit->nodes.n > 1 && !value_of(leaf)->stored) return;
     }
     int again = uses.loops * leaves.n, store = 1 + uses.loops + leaves.n;
     if (again > store || work * uses.loops > 30) return;
@@ -255,7 +245,7 @@ static void mark_stored(Fusion *f) {
         Unit *unit = f->units.at[u];
         if (unit->merged) continue;
         for (int i = 0; i < unit->nodes.n; i++)
-            for (int k = 0; k < unit->nodes.at[i]->n_in; k++) count_use(f, unit->nodes.at[i]->in[k], unit);
+            for (int k = 0; k < unit->nodes.at[i]->n_in; k++) count_use(unit->nodes.at[i]->in[k], unit);
     }
     for (int i = 0; i < f->region->results.n; i++) value_of(f->region->results.at[i])->stored = true;
     if (!f->region->parent)
@@ -277,8 +267,7 @@ static void store_crossing(Fusion *f, const Node *node, const Unit *reader) {
     }
 }
 
-/* ---- order
- * ----------------------------------------------------------------------------------------------------------- */
+/* ---- order -------------------------------------------------------------------------------------- */
 
 static void visit_inputs(Fusion *f, const Node *node, Unit *unit, UnitList *order);
 

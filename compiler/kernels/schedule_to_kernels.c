@@ -74,8 +74,7 @@ static void split_reductions(Graph *graph, Region *region) {
     region->nodes = nodes;
 }
 
-/* ---- transfers between stages -------------------------------------------------------------------------------------
- */
+/* ---- transfers between stages ------------------------------------------------------------------- */
 
 static void lower_handover(Lowering *l, const Transfer *t, int axis, HandoverKind kind) {
     static const char *const words[] = {"send to", "receive from", "wait for"};
@@ -110,8 +109,7 @@ static void lower_handovers(Lowering *l, const Step *step, TransferWhen when, in
     }
 }
 
-/* ---- entries
- * --------------------------------------------------------------------------------------------------------- */
+/* ---- entries ------------------------------------------------------------------------------------ */
 
 static Name entry_name(const Lowering *l, const char *name, int chunk) {
     return intern(l->program->session->names, chunk ? arena_printf(l->arena, "%s.%d", name, chunk) : name);

@@ -62,8 +62,7 @@ static void read_nodes(ClusterReader *c, const Property *p) {
     c->cluster->ranks += group.nodes * group.gpus;
 }
 
-/* ---- link within node nvlink 300 GB/s [5 us] ----------------------------------------------------------------------
- */
+/* ---- link within node nvlink 300 GB/s [5 us] ---------------------------------------------------- */
 
 static void link_refuse(ClusterReader *c, Span span, const char *why) {
     Diag *d = diag_error(c->r->s, "P0132", span, "%s", why);
@@ -130,8 +129,7 @@ static void read_link(ClusterReader *c, const Property *p) {
     vec_push(c->r->arena, &c->cluster->links, link);
 }
 
-/* ---- the buyers' checks ---------------------------------------------------------------------------------------------
- */
+/* ---- the buyers' checks ------------------------------------------------------------------------- */
 
 static void say_unknown(ClusterReader *c, const NodeGroup *group, Span span, const char *property, const char *check) {
     Diag *d = diag_note_alone(c->r->s, "P0605", span, "%s is not checked: `%s` of `%s` is unknown", check, property,
@@ -171,8 +169,7 @@ static void check_power(ClusterReader *c, const NodeGroup *group) {
                   (long long)floor(have / group->gpu->tdp));
 }
 
-/* ---- the block
- * ------------------------------------------------------------------------------------------------------- */
+/* ---- the block ---------------------------------------------------------------------------------- */
 
 static void read_property(ClusterReader *c, Map *seen, Property *p) {
     if (strcmp(p->name, "nodes") == 0)

@@ -123,8 +123,7 @@ static void read_betas(Resolver *r, FileScope *scope, const Expr *e, Optimizer *
     }
 }
 
-/* ---- parameter groups
- * -------------------------------------------------------------------------------------------------- */
+/* ---- parameter groups --------------------------------------------------------------------------- */
 
 static Span word_span(const Stmt *stmt, int i) { return i < stmt->words.n ? stmt->words.at[i].what->span : stmt->head; }
 
@@ -172,8 +171,7 @@ static bool read_groups(Resolver *r, FileScope *scope, const Stmt *stmt, Optimiz
     return true;
 }
 
-/* ---- the property
- * ---------------------------------------------------------------------------------------------------------- */
+/* ---- the property ------------------------------------------------------------------------------- */
 
 static void read_call(Resolver *r, FileScope *scope, const Expr *call, Optimizer *out) {
     bool adam = out->kind == OPT_ADAMW;

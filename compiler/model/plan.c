@@ -34,8 +34,7 @@ typedef struct PlanReader {
 
 static Span head_of(const Stmt *stmt) { return stmt->head.file != 0 ? stmt->head : stmt->span; }
 
-/* ---- mesh ---------------------------------------------------------------------------------------------------------
- */
+/* ---- mesh --------------------------------------------------------------------------------------- */
 
 static bool axis_size(PlanReader *p, const Binding *binding, int64_t *size) {
     const char *setting = arena_printf(p->r->arena, "mesh.%s", binding->name);
@@ -135,8 +134,7 @@ static void check_product(PlanReader *p, const Stmt *stmt) {
     if (product < 1e15) help_product(p, d, plan->cluster->ranks);
 }
 
-/* ---- using ----------------------------------------------------------------------------------------------------------
- */
+/* ---- using -------------------------------------------------------------------------------------- */
 
 typedef struct Using {
     const Expr *expr;
@@ -201,8 +199,7 @@ static bool read_using(PlanReader *p, const Expr *how, Using *out) {
     return strcmp(out->name, "interleaved") == 0 ? read_chunks(p, how, out) : check_arguments(p, how, out);
 }
 
-/* ---- rules
- * ------------------------------------------------------------------------------------------------------------ */
+/* ---- rules -------------------------------------------------------------------------------------- */
 
 static Storage storage_of(const Expr *what) {
     if (expr_is_word(what, "weights")) return STORAGE_WEIGHTS;
@@ -322,8 +319,7 @@ static void read_rule(PlanReader *p, const Stmt *stmt, const Stmt *in) {
     for (int i = 0; i < stmt->words.n; i++) add_rule(p, stmt, &stmt->words.at[i], axis, how, in);
 }
 
-/* ---- the other properties
- * ------------------------------------------------------------------------------------------------ */
+/* ---- the other properties ----------------------------------------------------------------------- */
 
 static void read_precision(PlanReader *p, const Expr *e) {
     static const char *const known[] = {"fp32", "bf16", "fp16"};

@@ -15,8 +15,7 @@ bool check_is_batch(const PlanCheck *c, const Rule *rule) { return rule->what ==
 
 int64_t check_cluster_ranks(const PlanCheck *c) { return c->plan->cluster == NULL ? 0 : c->plan->cluster->ranks; }
 
-/* ---- what the model's text holds ------------------------------------------------------------------------------------
- */
+/* ---- what the model's text holds ---------------------------------------------------------------- */
 
 static bool repeats_over(const StmtList *body, Name name) {
     for (int i = 0; i < body->n; i++) {
@@ -68,8 +67,7 @@ static void suggest(Diag *d, Name word, const Name *names, int n, Span fix) {
     diag_fix(d, fix, near);
 }
 
-/* ---- words that match nothing
- * ------------------------------------------------------------------------------------------ */
+/* ---- words that match nothing ------------------------------------------------------------------- */
 
 /* `hidden` for `mlp.hidden`: the layer's name is missing. */
 static Name with_layer(const PlanCheck *c, Name what) {
@@ -113,8 +111,7 @@ static void check_words(const PlanCheck *c) {
     }
 }
 
-/* ---- axes that do nothing
- * --------------------------------------------------------------------------------------------- */
+/* ---- axes that do nothing ----------------------------------------------------------------------- */
 
 static void check_axis(const PlanCheck *c, int axis) {
     const MeshAxis *a = &c->plan->mesh.axes[axis];
@@ -142,8 +139,7 @@ static void check_axis(const PlanCheck *c, int axis) {
     diag_help(d, "add a rule such as `batch on %s`, or remove the axis", a->name);
 }
 
-/* ---- `in` blocks and recomputation
- * ------------------------------------------------------------------------------------- */
+/* ---- `in` blocks and recomputation -------------------------------------------------------------- */
 
 static void check_range(const PlanCheck *c, const Stmt *in) {
     const Dim *dim = in->value->kind == EXPR_NAME ? check_find_dim(c, in->value->name) : NULL;
@@ -186,8 +182,7 @@ static void check_parts(const PlanCheck *c) {
     for (int i = 0; i < c->plan->recompute.n; i++) check_recompute(c, &parts, c->plan->recompute.at[i]);
 }
 
-/* ---- all of it
- * ----------------------------------------------------------------------------------------------------------- */
+/* ---- all of it ---------------------------------------------------------------------------------- */
 
 void plan_check(Session *s, const Program *program, const Train *train, const Plan *plan, Dim *const *dims,
                 int n_dims) {
@@ -201,8 +196,7 @@ void plan_check(Session *s, const Program *program, const Train *train, const Pl
     check_batch(&c);
 }
 
-/* ---- what is not built yet
- * ------------------------------------------------------------------------------------------------ */
+/* ---- what is not built yet ---------------------------------------------------------------------- */
 
 static const char *rule_unbuilt(const Rule *rule) {
     if (rule->in != NULL) return "a rule narrowed to a part of the model";

@@ -33,8 +33,7 @@ void sizes_divisors(Arena *arena, int64_t n, Sizes *out);
 /* "2 x 4 x 8" of the axes of a set, with names: "`data` (2) x `ep` (4)" */
 const char *axes_text(Arena *arena, const Mesh *mesh, const int *axes, int n);
 
-/* ---- the checks ----------------------------------------------------------------------------------------------------
- */
+/* ---- the checks --------------------------------------------------------------------------------- */
 
 /* Divisibility of every dimension but the batch. */
 void check_sizes(const PlanCheck *c);

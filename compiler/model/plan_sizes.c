@@ -77,8 +77,7 @@ static void add_use(SizeCheck *k, const Rule *rule, const Dim *dim) {
     use->n++;
 }
 
-/* ---- messages ------------------------------------------------------------------------------------------------------
- */
+/* ---- messages ----------------------------------------------------------------------------------- */
 
 /* The sizes of `axis` that suit one use. */
 static void legal_sizes(const SizeCheck *k, const DimUse *use, int axis, Sizes *out) {
@@ -194,8 +193,7 @@ static const Rule *rule_on(const DimUse *use, int axis) {
     return use->rules[0];
 }
 
-/* ---- dimensions on one axis
- * ------------------------------------------------------------------------------------------- */
+/* ---- dimensions on one axis --------------------------------------------------------------------- */
 
 static Diag *report_plain(const SizeCheck *k, const DimUse *use, int axis) {
     const MeshAxis *a = &k->c->plan->mesh.axes[axis];
@@ -248,8 +246,7 @@ static void check_axis(const SizeCheck *k, int axis) {
     help_size(k, first, d);
 }
 
-/* ---- dimensions on several axes
- * ---------------------------------------------------------------------------------------- */
+/* ---- dimensions on several axes ----------------------------------------------------------------- */
 
 static void check_several(const SizeCheck *k, const DimUse *use) {
     if (use->n < 2 || use_fits(k, use, -1, 0)) return;
@@ -279,8 +276,7 @@ static void check_several(const SizeCheck *k, const DimUse *use) {
     }
 }
 
-/* ---- layers over a pipeline
- * ---------------------------------------------------------------------------------------------- */
+/* ---- layers over a pipeline --------------------------------------------------------------------- */
 
 /* Repeats that one sentence joins are divided together. */
 static int64_t joined_layers(const SizeCheck *k, const DimUse *use) {
@@ -332,8 +328,7 @@ static void check_layers(const SizeCheck *k, const DimUse *use) {
     help_cluster(k, rule->axis, &legal, d);
 }
 
-/* ---- uneven and repeated
- * ------------------------------------------------------------------------------------------------- */
+/* ---- uneven and repeated ------------------------------------------------------------------------ */
 
 static void check_uneven(const SizeCheck *k, const Rule *rule, const Dim *dim) {
     const MeshAxis *a = &k->c->plan->mesh.axes[rule->axis];

@@ -52,8 +52,7 @@ void help_nearest(Resolver *r, Diag *d, Name word, const Name *candidates, int n
     }
 }
 
-/* ---- looking names up ---------------------------------------------------------------------------------------------
- */
+/* ---- looking names up --------------------------------------------------------------------------- */
 
 static const char *kind_text(StmtKind kind) {
     static const struct {
@@ -276,8 +275,7 @@ const double *program_find_constant(const Program *program, const Ast *scope, co
     return constant != NULL && constant->value.ok && constant->value.text == NULL ? &constant->value.value : NULL;
 }
 
-/* ---- unused imports -------------------------------------------------------------------------------------------------
- */
+/* ---- unused imports ----------------------------------------------------------------------------- */
 
 static void use_in_statements(FileScope *scope, const StmtList *statements);
 

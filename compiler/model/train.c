@@ -134,8 +134,7 @@ static void read_validation(TrainReader *t, const Property *p) {
         vec_push(r->arena, &t->train->validation, one);
 }
 
-/* ---- `eval every 250 on 20 batches`, `save every 1000 to "checkpoints" keep 3` --------------------------------------
- */
+/* ---- `eval every 250 on 20 batches`, `save every 1000 to "checkpoints" keep 3` ------------------ */
 
 typedef struct Clause {
     const char *word, *unit; /* `unit`: a word that may follow the value */
@@ -226,8 +225,7 @@ static void read_save(TrainReader *t, const Property *p) {
     diag_help(d, "write `%s`", form);
 }
 
-/* ---- the other properties
- * --------------------------------------------------------------------------------------------- */
+/* ---- the other properties ----------------------------------------------------------------------- */
 
 static void read_integer(TrainReader *t, const Property *p, const char *name, int64_t least, int64_t *out) {
     const Expr *given = set_value(t, name);
@@ -324,8 +322,7 @@ static void read_settings_alone(TrainReader *t) {
     if (!stated(t, "save")) read_save(t, NULL);
 }
 
-/* ---- what must be there, and what must fit together
- * --------------------------------------------------------------------- */
+/* ---- what must be there, and what must fit together --------------------------------------------- */
 
 /* One message for everything that is missing: each with a line that would do. */
 static void ask_for_missing(TrainReader *t) {

@@ -202,8 +202,7 @@ static Node *with_zero_padding(Inserter *in, Node *value) {
     return convert_to_flat(in, convert_from_flat(in, value, axis), axis, value->type[axis]);
 }
 
-/* ---- several axes at once -------------------------------------------------------------------------------------------
- */
+/* ---- several axes at once ----------------------------------------------------------------------- */
 
 static bool same_cut(AxisType type, const Dim *dim) {
     return type.kind == AXIS_SHARDED && type.dim && dim &&
@@ -372,8 +371,7 @@ static void type_tensors(Graph *graph, const Layout *layout) {
     }
 }
 
-/* ---- storage
- * ---------------------------------------------------------------------------------------------------------- */
+/* ---- storage ------------------------------------------------------------------------------------ */
 
 /* Makes what is flat flat: its shape becomes the range, cut by every axis that cuts the value. */
 static void make_flat(Graph *graph, const Layout *layout, Shape *shape, AxisType *type) {

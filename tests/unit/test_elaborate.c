@@ -204,8 +204,7 @@ static void depth_costs_nothing(void **state) {
     assert_int_equal(nodes[0], nodes[1]);
 }
 
-/* ---- golden graphs ------------------------------------------------------------------------------------------------
- */
+/* ---- golden graphs ------------------------------------------------------------------------------ */
 
 static void golden(const char *name) {
     char source[100];
@@ -380,8 +379,7 @@ static void paths_of_weights(void **state) {
     session_free(e.s);
 }
 
-/* ---- mistakes ------------------------------------------------------------------------------------------------------
- */
+/* ---- mistakes ----------------------------------------------------------------------------------- */
 
 typedef struct Mistake {
     const char *from, *to; /* an edit of the base program */

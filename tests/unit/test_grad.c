@@ -263,9 +263,7 @@ static void test_random(void **state) {
     for (uint64_t seed = 1; seed <= 150; seed++) random_graph(seed);
 }
 
-/* ---- structure
- * --------------------------------------------------------------------------------------------------------------------
- */
+/* ---- structure ---------------------------------------------------------------------------------- */
 
 static void test_simplify(void **state) {
     (void)state;

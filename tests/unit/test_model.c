@@ -42,8 +42,7 @@ static Plan *find_plan(const Program *program, const char *name) {
     return NULL;
 }
 
-/* ---- units ----------------------------------------------------------------------------------------------------------
- */
+/* ---- units -------------------------------------------------------------------------------------- */
 
 /* The lexer's closed list and the table of meanings are one list: neither knows a unit that the other lacks. */
 static void test_every_unit_has_a_meaning(void **state) {
@@ -112,8 +111,7 @@ static void test_integers_stay_exact(void **state) {
     session_free(s);
 }
 
-/* ---- GPUs
- * ------------------------------------------------------------------------------------------------------------- */
+/* ---- GPUs --------------------------------------------------------------------------------------- */
 
 /* Every GPU of the library: the peak that follows from cores and clock agrees with the stated one, but where the file
  * says that it does not; numbers that exist are plausible. */
@@ -178,8 +176,7 @@ static void test_library_clusters(void **state) {
     session_free(s);
 }
 
-/* ---- the training run
- * ------------------------------------------------------------------------------------------------------ */
+/* ---- the training run --------------------------------------------------------------------------- */
 
 static const char run_text[] =
     "model M {\n    dim layers = 4, embed = 8\n}\n"
@@ -253,9 +250,7 @@ static void test_settings_win(void **state) {
     session_free(s);
 }
 
-/* ---- plans
- * ---------------------------------------------------------------------------------------------------------------------
- */
+/* ---- plans -------------------------------------------------------------------------------------- */
 
 static void test_rules_keep_their_order(void **state) {
     (void)state;

@@ -219,8 +219,7 @@ static void eval_attend_grad(EvalContext *context, const Node *node, const Array
             }
 }
 
-/* ---- cache --------------------------------------------------------------------------------------------------------
- */
+/* ---- cache -------------------------------------------------------------------------------------- */
 
 /* cache(x, old, position): x has `seq` (of size 1) where old has `key`. */
 static bool infer_cache(Graph *graph, Node *node) {

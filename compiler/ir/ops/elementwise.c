@@ -6,8 +6,7 @@
 
 #include <math.h>
 
-/* ---- inference ------------------------------------------------------------------------------------------------------
- */
+/* ---- inference ---------------------------------------------------------------------------------- */
 
 static bool refuse_dtype(Graph *graph, const Node *node, DType dtype, const char *help) {
     Diag *diag = diag_error(graph->session, "P0204", node->span, "`%s` of %s", op_info(node)->name, dtype_name[dtype]);

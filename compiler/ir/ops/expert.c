@@ -13,8 +13,7 @@
 
 enum { CHOSEN, SLOT, SOURCE };
 
-/* ---- top_k: the route ---------------------------------------------------------------------------------------------
- */
+/* ---- top_k: the route --------------------------------------------------------------------------- */
 
 static Dim *route_dim(Graph *graph, Dim *expert, const char *what, int64_t size) {
     const char *name = arena_printf(graph->arena, "%s.%s", expert->name, what);
@@ -135,8 +134,7 @@ static void eval_top_k(EvalContext *context, const Node *node, const Array *cons
               out[SOURCE]->at + s * experts * slots);
 }
 
-/* ---- routes as operands ---------------------------------------------------------------------------------------------
- */
+/* ---- routes as operands ------------------------------------------------------------------------- */
 
 /* The top_k that an operand is result `index` of; NULL after a diagnostic. */
 static Node *route_of(Graph *graph, const Node *node, int operand, int index) {
@@ -166,8 +164,7 @@ static Node *build_from_slots(Builder *b, Node *y, Node *chosen, Node *slot) {
     return build_op(b, OP_FROM_SLOTS, (Node *[]){y, chosen, slot}, 3, attrs);
 }
 
-/* ---- to_slots, from_slots
- * -------------------------------------------------------------------------------------------- */
+/* ---- to_slots, from_slots ----------------------------------------------------------------------- */
 
 static bool refuse_rows(Graph *graph, const Node *node, const Shape *needed) {
     Diag *d = diag_error(graph->session, "P0265", node->span, "`%s` of %s", op_info(node)->name,
@@ -250,8 +247,7 @@ static void eval_from_slots(EvalContext *context, const Node *node, const Array 
     }
 }
 
-/* ---- the language's: dispatch, combine, balance_loss
- * ------------------------------------------------------------------- */
+/* ---- the language's: dispatch, combine, balance_loss -------------------------------------------- */
 
 static bool infer_dispatch(Graph *graph, Node *node) {
     const Node *route = route_of(graph, node, 1, CHOSEN), *x = node->in[0];
@@ -390,8 +386,7 @@ static void eval_balance_loss(EvalContext *context, const Node *node, const Arra
     }
 }
 
-/* ---- cases
- * ------------------------------------------------------------------------------------------------------------- */
+/* ---- cases -------------------------------------------------------------------------------------- */
 
 #define SLOTS(n)                                                                                                       \
     "graph case { dim batch = 4, seq = 6, expert = 4, choice = 4 like expert, in = 4, expert.slot = " #n "\n"          \

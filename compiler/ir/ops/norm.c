@@ -41,8 +41,7 @@ static bool infer_norm(Graph *graph, Node *node) {
     return true;
 }
 
-/* ---- expansions -----------------------------------------------------------------------------------------------------
- */
+/* ---- expansions --------------------------------------------------------------------------------- */
 
 static Node *mean_of(Builder *b, Node *x, const Shape *over) {
     return build_scale(b, build_reduce(b, OP_SUM, x, over), 1 / (double)shape_elements(over));

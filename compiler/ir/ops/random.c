@@ -67,8 +67,7 @@ static void eval_normal(EvalContext *context, const Node *node, const Array *con
     eval_random(context, node, in, out[0], normal);
 }
 
-/* ---- the same as loop instructions ----------------------------------------------------------------------------------
- */
+/* ---- the same as loop instructions -------------------------------------------------------------- */
 
 static LoopValue emit_key(LoopBuilder *b, const Node *node, const LoopValue *in) {
     LoopValue key = loop_const_i(b, (int32_t)(uint32_t)node_attr(node, "key")->integer);

@@ -118,8 +118,7 @@ static bool infer_layer_index(Graph *graph, Node *node) {
     return true;
 }
 
-/* ---- evaluation and lowering ---------------------------------------------------------------------------------------
- */
+/* ---- evaluation and lowering -------------------------------------------------------------------- */
 
 static void eval_const(EvalContext *context, const Node *node, const Array *const *in, Array *const *out) {
     (void)context, (void)in;
