@@ -72,6 +72,7 @@ bool place_is_row_major(const Lowering *l, const Node *node, const Location *pla
 Buffer *lower_buffer(Lowering *l, Name name, MemoryKind kind, DType dtype, int64_t bytes, Span span);
 Buffer *lower_tensor(Lowering *l, Tensor *tensor); /* persistent storage of a tensor */
 Buffer *lower_scalar(Lowering *l, const char *name, DType dtype);
+Buffer *lower_coordinate(Lowering *l, int axis); /* of this rank on a mesh axis: `coord.AXIS` */
 void lower_touch(Lowering *l, Buffer *buffer, int position);
 Kernel *lower_kernel(Lowering *l, KernelKind kind, const char *what, Span span);
 void kernel_add_ref(Lowering *l, Kernel *kernel, BufferRef ref);

@@ -100,22 +100,25 @@ static LoopValue load_scalar(Emit *e, Buffer *buffer) {
     return loop_load(&e->b, access_to(e, &place, &none, DT_I32, NULL));
 }
 
+/* `index` plus (LOOP_IADD) or minus (LOOP_ISUB) where this rank's block of `dim` in `node` starts. */
+static LoopValue shift_by_block(Emit *e, LoopOp op, const Node *node, const Dim *dim, LoopValue index) {
+    const Mesh *mesh = e->l->graph->mesh;
+    int64_t part = dim->size;
+    for (int a = 0; mesh && a < mesh->n; a++) {
+        if (node->type[a].kind != AXIS_SHARDED || !dim_is_cut_by(dim, node->type[a].dim)) continue;
+        part /= mesh->axes[a].size;
+        LoopValue coordinate = load_scalar(e, lower_coordinate(e->l, a));
+        index = loop_emit(&e->b, op, index, loop_emit(&e->b, LOOP_IMUL, coordinate, loop_const_i(&e->b, part), -1), -1);
+    }
+    return index;
+}
+
 /* The logical index of a dimension: where the rank's block starts, plus the micro-batch, plus the index in the loop. */
 static LoopValue logical_index(Emit *e, const Node *node, Dim *dim) {
     int axis = shape_find(&e->axes, dim);
     LoopValue index = axis < 0 ? loop_const_i(&e->b, 0) : loop_index(&e->b, axis);
-    const Mesh *mesh = e->l->graph->mesh;
-    int64_t part = dim->size;
     if (dim->first) index = loop_emit(&e->b, LOOP_IADD, index, loop_const_i(&e->b, (int32_t)dim->first), -1);
-    for (int a = 0; mesh && a < mesh->n; a++) {
-        if (node->type[a].kind != AXIS_SHARDED || !dim_is_cut_by(dim, node->type[a].dim)) continue;
-        part /= mesh->axes[a].size;
-        char name[128];
-        snprintf(name, sizeof name, "coord.%s", mesh->axes[a].name);
-        LoopValue coordinate = load_scalar(e, lower_scalar(e->l, name, DT_I32));
-        index = loop_emit(&e->b, LOOP_IADD, index,
-                          loop_emit(&e->b, LOOP_IMUL, coordinate, loop_const_i(&e->b, part), -1), -1);
-    }
+    index = shift_by_block(e, LOOP_IADD, node, dim, index);
     if (dim->is_batch && e->l->graph->micro) {
         LoopValue micro = load_scalar(e, lower_scalar(e->l, "micro", DT_I32));
         index = loop_emit(&e->b, LOOP_IADD, index,
@@ -131,22 +134,6 @@ static LoopValue emit_value(Emit *e, Node *node);
 static LoopValue emit_load(Emit *e, Node *node) {
     Location place = value_place(e->l, node);
     return loop_load(&e->b, access_to(e, &place, &node->shape, node->dtype, NULL));
-}
-
-/* A logical index of `dim` as an index of what this rank holds of `node`. */
-static LoopValue local_index(Emit *e, const Node *node, const Dim *dim, LoopValue index) {
-    const Mesh *mesh = e->l->graph->mesh;
-    int64_t part = dim->size;
-    for (int a = 0; mesh && a < mesh->n; a++) {
-        if (node->type[a].kind != AXIS_SHARDED || !dim_is_cut_by(dim, node->type[a].dim)) continue;
-        part /= mesh->axes[a].size;
-        char name[128];
-        snprintf(name, sizeof name, "coord.%s", mesh->axes[a].name);
-        LoopValue coordinate = load_scalar(e, lower_scalar(e->l, name, DT_I32));
-        index = loop_emit(&e->b, LOOP_ISUB, index,
-                          loop_emit(&e->b, LOOP_IMUL, coordinate, loop_const_i(&e->b, part), -1), -1);
-    }
-    return index;
 }
 
 /* The element at `index`, or zero where `inside` is false: the index is brought into range first. */
@@ -172,7 +159,7 @@ static LoopValue emit_gather(Emit *e, Node *node) {
     LoopAccess access = access_to(e, &place, &table->shape, table->dtype, over);
     access.index_stride = place.stride[shape_find(&table->shape, rows)];
     if (held == rows->size) return loop_gather(&e->b, access, index);
-    index = local_index(e, table, rows, index);
+    index = shift_by_block(e, LOOP_ISUB, table, rows, index);
     return gather_inside(e, access, index, is_below(e, index, held));
 }
 
@@ -221,7 +208,8 @@ static LoopValue emit_from_slots(Emit *e, Node *node) {
     Shape where = shape_union(&node_attr(node, "expert")->dims, &node_attr(node, "slot")->dims);
     Location place = value_place(e->l, y);
     LoopAccess access = access_to(e, &place, &y->shape, y->dtype, &where);
-    LoopValue chosen = local_index(e, y, expert, emit_value(e, node->in[1])), at = emit_value(e, node->in[2]);
+    LoopValue chosen = shift_by_block(e, LOOP_ISUB, y, expert, emit_value(e, node->in[1])),
+              at = emit_value(e, node->in[2]);
     LoopValue inside = loop_emit(&e->b, LOOP_ILE, loop_const_i(&e->b, 0), at, -1);
     int64_t held = lower_extent(e->l, y, expert);
     if (held < expert->size) inside = loop_emit(&e->b, LOOP_AND, inside, is_below(e, chosen, held), -1);

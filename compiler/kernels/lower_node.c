@@ -244,8 +244,7 @@ static Node like_out(const Node *node, int k) {
     return like;
 }
 
-static void add_start(Lowering *l, Kernel *kernel, const char *scalar, int64_t scale) {
-    Buffer *buffer = lower_scalar(l, scalar, DT_I32);
+static void add_start(Lowering *l, Kernel *kernel, Buffer *buffer, int64_t scale) {
     kernel->starts[kernel->n_starts] = buffer;
     kernel->start_scales[kernel->n_starts++] = scale;
     lower_touch(l, buffer, kernel->first);
@@ -254,15 +253,13 @@ static void add_start(Lowering *l, Kernel *kernel, const char *scalar, int64_t s
 /* Where this rank's queries begin: causality compares logical positions. Keys are whole, so theirs begin at 0. */
 static void add_starts(Lowering *l, Kernel *kernel, const Node *node, const Dim *seq) {
     if (!seq) return;
-    if (seq->at_position) add_start(l, kernel, "position", 1);
+    if (seq->at_position) add_start(l, kernel, lower_scalar(l, "position", DT_I32), 1);
     int64_t part = seq->size;
     for (int a = 0; l->graph->mesh && a < l->graph->mesh->n; a++) {
         const AxisType *type = &node->in[0]->type[a];
         if (type->kind != AXIS_SHARDED || !dim_is_cut_by(seq, type->dim)) continue;
         part /= l->graph->mesh->axes[a].size;
-        char name[128];
-        snprintf(name, sizeof name, "coord.%s", l->graph->mesh->axes[a].name);
-        add_start(l, kernel, name, part);
+        add_start(l, kernel, lower_coordinate(l, a), part);
     }
 }
 
@@ -386,9 +383,7 @@ static void lower_shard(Lowering *l, Node *node, int axis) {
     Node *x = node->in[0];
     Location in = value_place(l, x), out = value_place(l, node);
     Dim *dim = node->type[axis].dim;
-    char name[128];
-    snprintf(name, sizeof name, "coord.%s", l->graph->mesh->axes[axis].name);
-    CopySpace space = {.n = node->shape.n, .coordinate = lower_scalar(l, name, DT_I32)};
+    CopySpace space = {.n = node->shape.n, .coordinate = lower_coordinate(l, axis)};
     for (int i = 0; i < node->shape.n; i++) {
         space.extent[i] = lower_extent(l, node, node->shape.dims[i]);
         space.from[i] = in.stride[i], space.to[i] = out.stride[i];

@@ -92,6 +92,10 @@ Buffer *lower_scalar(Lowering *l, const char *name, DType dtype) {
     return lower_tensor(l, tensor);
 }
 
+Buffer *lower_coordinate(Lowering *l, int axis) {
+    return lower_scalar(l, arena_printf(l->arena, "coord.%s", l->graph->mesh->axes[axis].name), DT_I32);
+}
+
 /* A use at `position` inside the open repeats: a buffer that the innermost ones do not make themselves has to live as
  * long as the outermost of those. */
 void lower_touch(Lowering *l, Buffer *buffer, int position) {

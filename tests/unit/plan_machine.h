@@ -11,7 +11,7 @@
 #include <cmocka.h>
 
 #include "graph/graph.h"
-#include "partition/partition.h"
+#include "partition/step_partition.h"
 #include "schedule/schedules.h"
 #include "unit/kernel_machine.h"
 
@@ -23,20 +23,6 @@ typedef struct Built {
     Schedule *schedule;
     RoleProgram *program;
 } Built;
-
-static inline Layout layout_of(const Plan *plan, const Graph *graph, Map *flat_dims) {
-    Layout layout = {.mesh = plan->mesh, .flat_dims = flat_dims};
-    for (int i = 0; i < plan->rules.n; i++) {
-        static const StoredParts stored[] = {[STORAGE_OPTIMIZER] = STORED_OPTIMIZER, [STORAGE_GRADIENTS] = STORED_GRADIENTS, [STORAGE_WEIGHTS] = STORED_WEIGHTS};
-        if (plan->rules.at[i].storage) layout.axes[plan->rules.at[i].axis].stored = stored[plan->rules.at[i].storage];
-        if (!plan->rules.at[i].what || plan->rules.at[i].how == STORE_REPEATED) continue;
-        Name using = plan->rules.at[i].using_name;
-        if (using) layout.axes[plan->rules.at[i].axis].attention = strcmp(using, "ulysses") == 0 ? ATTENTION_ULYSSES : ATTENTION_GATHER;
-        Dim *dim = graph_find_dim(graph, plan->rules.at[i].what);
-        if (dim) vec_push(graph->arena, &layout.axes[plan->rules.at[i].axis].names, dim);
-    }
-    return layout;
-}
 
 static inline Built build(const char *model, const char *plan, const char *schedule) {
     Built b = {.s = session_new()};
@@ -55,7 +41,7 @@ static inline Built build(const char *model, const char *plan, const char *sched
     Graph *graphs[] = {b.step->body, b.step->update, b.step->begin, b.step->init, b.step->count, b.step->total, b.step->eval, b.step->decode};
     for (size_t i = 0; i < sizeof graphs / sizeof *graphs; i++) {
         if (!graphs[i]) continue;
-        Layout layout = graphs[i] == b.step->decode ? (Layout){.mesh = b.plan->mesh, .flat_dims = &flat_dims} : layout_of(b.plan, graphs[i], &flat_dims);
+        Layout layout = graphs[i] == b.step->decode ? (Layout){.mesh = b.plan->mesh, .flat_dims = &flat_dims} : plan_layout(b.plan, graphs[i], &flat_dims);
         graph_partition(graphs[i], &layout);
         Text why = {.arena = b.s->arena};
         if (!graph_verify(graphs[i], &why)) fail_msg("%s", why.at);
