@@ -2,8 +2,10 @@
  *
  * A job is a task function, its context and a number of tasks. `state` holds the job's number and the next free task
  * in one word, so that a thread that wakes late cannot take a task of a job it did not read: its compare-and-swap
- * fails. Waiting threads look at `wake` for a moment (the next kernel usually comes within microseconds), then sleep on
- * it; an idle rank costs nothing. The caller runs tasks too: a job is done soon even when no worker gets a core. */
+ * fails. While the caller writes the next job, the word is closed: no thread takes a task of the old number with the
+ * new job's function or count. Waiting threads look at `wake` for a moment (the next kernel usually comes within
+ * microseconds), then sleep on it; an idle rank costs nothing. The caller runs tasks too: a job is done soon even when
+ * no worker gets a core. */
 #include "cpu/threads.h"
 
 #include <errno.h>
@@ -15,7 +17,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-enum { SPIN = 1000 }; /* pauses; some 20 to 50 us */
+enum { SPIN = 1000 };                      /* pauses; some 20 to 50 us */
+static const uint64_t CLOSED = UINT32_MAX; /* as the next task: above every number of tasks */
 
 typedef struct Worker {
     PrtPool *pool;
@@ -56,9 +59,9 @@ static void relax(void) {
 static void run_tasks(PrtPool *pool, int thread) {
     uint64_t state = atomic_load(&pool->state);
     for (;;) {
-        PrtTask *task = atomic_load_explicit(&pool->task, memory_order_relaxed);
-        void *context = atomic_load_explicit(&pool->context, memory_order_relaxed);
-        uint32_t n = atomic_load_explicit(&pool->n_tasks, memory_order_relaxed), next = (uint32_t)state;
+        PrtTask *task = atomic_load_explicit(&pool->task, memory_order_acquire);
+        void *context = atomic_load_explicit(&pool->context, memory_order_acquire);
+        uint32_t n = atomic_load_explicit(&pool->n_tasks, memory_order_acquire), next = (uint32_t)state;
         if (next >= n) {
             uint64_t now = atomic_load(&pool->state);
             if (now == state) return;
@@ -155,11 +158,12 @@ void prt_pool_close(PrtPool *pool) {
 
 /* A job of at most 2^31 tasks. */
 static void pool_run(PrtPool *pool, PrtTask *task, void *context, uint32_t n) {
-    atomic_store_explicit(&pool->task, task, memory_order_relaxed);
-    atomic_store_explicit(&pool->context, context, memory_order_relaxed);
-    atomic_store_explicit(&pool->n_tasks, n, memory_order_relaxed);
-    atomic_store_explicit(&pool->finished, 0, memory_order_relaxed);
     uint64_t job = (atomic_load_explicit(&pool->state, memory_order_relaxed) >> 32) + 1;
+    atomic_store(&pool->state, job << 32 | CLOSED);
+    atomic_store_explicit(&pool->task, task, memory_order_release); /* who reads these sees the word closed */
+    atomic_store_explicit(&pool->context, context, memory_order_release);
+    atomic_store_explicit(&pool->n_tasks, n, memory_order_release);
+    atomic_store_explicit(&pool->finished, 0, memory_order_relaxed);
     atomic_store(&pool->state, job << 32);
     wake_workers(pool);
     run_tasks(pool, 0);
