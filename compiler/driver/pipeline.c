@@ -278,6 +278,8 @@ static ProgramFacts *build_plan(void *context, const Plan *plan) {
     int errors = diag_count(s, SEV_ERROR);
     StageCut cut = {0};
     bool staged = plan_stage_cut(s, plan, front->model, &cut) && cut.n_stages > 1;
+    const Rule *rule = staged ? stage_rule(plan, &cut) : NULL;
+    cut.splits_backward = rule && schedule_name_splits_backward(rule->using_name);
     const Train *train = front->program->train;
     Step *whole, **steps = NEW(s->arena, Step *);
     if (staged)
@@ -294,7 +296,7 @@ static ProgramFacts *build_plan(void *context, const Plan *plan) {
                             .n_roles = n,
                             .steps = steps,
                             .step_axis = cut.axis};
-    facts->schedule = roles_to_schedule(s, options, steps[0], staged ? stage_rule(plan, &cut) : NULL, n);
+    facts->schedule = roles_to_schedule(s, options, steps[0], rule, n);
     if (!facts->schedule) return NULL;
     facts->roles = NEW_N(s->arena, RoleProgram *, n);
     for (int i = 0; i < n; i++) {

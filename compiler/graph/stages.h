@@ -14,6 +14,7 @@ typedef struct StageCut {
     Name dim;               /* what the pipelined repeat runs over */
     int n_stages, n_chunks; /* n_chunks: over all stages */
     int64_t *first, *count; /* layers of each chunk; count may be 0 */
+    bool splits_backward;   /* the schedule has BI and BW (set by the caller) */
     Span span;              /* of the rule */
 } StageCut;
 

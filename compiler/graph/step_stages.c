@@ -436,6 +436,7 @@ static Graph *make_chunk(Cutter *c, int chunk) {
         if (value) step_output(graph, stage_tensor(c, chunk, output->tensor), value, output->accumulate || again);
     }
     copy_finish(&c->copy);
+    if (c->cut->splits_backward) graph_split_backward(graph);
     return graph;
 }
 

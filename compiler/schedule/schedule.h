@@ -19,6 +19,7 @@ typedef struct Action {
     int micro;  /* micro-batch, or -1 for actions that run once a step */
     int stream; /* 0: compute */
     int peer;   /* role, for SEND and RECV; else -1 */
+    Span span;  /* in the file that it was read from */
 } Action;
 
 typedef struct RoleSchedule {
@@ -41,7 +42,12 @@ bool schedule_verify(const Schedule *schedule, Span span);
 /* Runs all roles at once, a send waiting for its receive. False, with the cycle reported at `span`: they would hang. */
 bool schedule_progress(const Schedule *schedule, Span span);
 void action_print(const Action *action, Text *out); /* "0F3", "0SEND_F3", "0SEND_F3!" for one that waits, "OPT" */
-/* The most micro-batches between their F and their B at any time. */
+/* Whether backward passes are two actions, BI and BW. */
+bool schedule_splits_backward(const Schedule *schedule);
+/* The most micro-batches between their F and the end of their backward pass (B, or BW) at any time. */
 int schedule_in_flight(const Schedule *schedule, int role, int chunk);
+/* Copies of a value that is made at the start of one action and needed to the end of another, when micro-batch m has
+ * copy m mod n: the least n with which no two micro-batches need the same one. At least 1. */
+int schedule_copies(const Schedule *schedule, int role, int chunk, Phase from, Phase to);
 
 #endif
