@@ -416,6 +416,7 @@ static void flatten_region(Graph *graph, const Layout *layout, Region *region) {
         Node *node = i < region->params.n ? region->params.at[i] : region->nodes.at[i - region->params.n];
         if (node->region) flatten_region(graph, layout, node->region);
         for (int k = 0; k < node->n_outs; k++) make_flat(graph, layout, &node->outs[k].shape, node->outs[k].type);
+        if (node->n_outs) node->shape = node->outs[0].shape;
         const Node *x = node->n_in ? node->in[0] : NULL;
         if (node->op == OP_SUM && x->shape.dims[x->shape.n - 1]->is_flat) { /* in order: the operand is done */
             own_attr(graph, node, "over")->dims = shape_without(&x->shape, &node->shape);
