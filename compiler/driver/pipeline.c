@@ -101,7 +101,7 @@ static Schedule *generate_schedule(Session *s, const Rule *rule, int stages, int
         return NULL;
     }
     Schedule *schedule = schedule_generate(s, s->arena, rule ? rule->using_name : NULL, stages, chunks, micros, parts);
-    return schedule && schedule_verify(schedule, rule ? rule->span : (Span){0}) ? schedule : NULL;
+    return schedule;
 }
 
 static Schedule *roles_to_schedule(Session *s, const Options *options, const Step *step, const Rule *rule, int stages) {
@@ -296,8 +296,11 @@ static ProgramFacts *build_plan(void *context, const Plan *plan) {
                             .n_roles = n,
                             .steps = steps,
                             .step_axis = cut.axis};
-    facts->schedule = roles_to_schedule(s, options, steps[0], rule, n);
-    if (!facts->schedule) return NULL;
+    Schedule *schedule = roles_to_schedule(s, options, steps[0], rule, n);
+    if (!schedule) return NULL;
+    facts->schedule = schedule;
+    if (staged) schedule_set_transfers(schedule, steps);
+    if (!schedule_verify(schedule, rule ? rule->span : (Span){0})) return NULL;
     facts->roles = NEW_N(s->arena, RoleProgram *, n);
     for (int i = 0; i < n; i++) {
         facts->roles[i] = schedule_to_kernels(steps[i], facts->mesh, facts->schedule, i);

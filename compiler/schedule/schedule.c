@@ -97,38 +97,34 @@ static bool read_action(Reader *r, const char *word, size_t n, Action *action) {
     return false;
 }
 
-static bool read_header(Reader *r, Schedule *schedule) {
+static Schedule *read_header(Reader *r) {
     size_t n;
     const char *word = reader_word(r, &n);
     bool good = word_is(word, n, "schedule");
     const char *name = reader_word(r, &n);
-    schedule->name = intern_n(r->session->names, name, n);
-    struct {
-        const char *key;
-        int *value;
-    } fields[] = {{"roles", &schedule->n_roles}, {"chunks", &schedule->n_chunks}, {"micros", &schedule->n_micro}};
+    name = intern_n(r->session->names, name, n);
+    static const char *const keys[] = {"roles", "chunks", "micros"};
+    int values[3];
     for (int i = 0; i < 3; i++) {
         word = reader_word(r, &n);
-        good = good && word_is(word, n, fields[i].key);
+        good = good && word_is(word, n, keys[i]);
         word = reader_word(r, &n);
         const char *digits = word;
-        *fields[i].value = read_number(&digits, word + n);
-        good = good && digits == word + n && *fields[i].value > 0 && *fields[i].value < 1 << 20;
+        values[i] = read_number(&digits, word + n);
+        good = good && digits == word + n && values[i] > 0 && values[i] < 1 << 20;
     }
-    good = good && (int64_t)schedule->n_chunks * schedule->n_micro <= MOST_CHUNKS_AND_MICROS;
-    if (!good)
-        diag_help(diag_error(r->session, "P0702", reader_span(r, r->text, r->at), "this is not a schedule"),
+    good = good && (int64_t)values[0] * values[1] * values[2] <= MOST_CHUNKS_AND_MICROS;
+    if (good) return schedule_new(r->session, r->session->arena, name, values[0], values[1], values[2]);
+    diag_help(diag_error(r->session, "P0702", reader_span(r, r->text, r->at), "this is not a schedule"),
                   "the first line is like `schedule one_f_one_b roles 1 chunks 1 micros 4`");
-    return good;
+    return NULL;
 }
 
 Schedule *schedule_parse(Session *s, int32_t file) {
     const SourceFile *source = session_file(s, (Span){file, 0, 0});
     Reader r = {.session = s, .file = file, .text = source->text, .at = source->text};
-    Schedule *schedule = NEW(s->arena, Schedule);
-    schedule->session = s, schedule->arena = s->arena;
-    if (!read_header(&r, schedule)) return NULL;
-    schedule->roles = NEW_N(s->arena, RoleSchedule, schedule->n_roles);
+    Schedule *schedule = read_header(&r);
+    if (!schedule) return NULL;
     bool good = true;
     int role = -1;
     while (*r.at) {

@@ -26,20 +26,41 @@ typedef struct RoleSchedule {
     VEC(Action) actions;
 } RoleSchedule;
 
+/* The way of one value from pass to pass. Chunk c of role r is chunk c * n_roles + r of the model; pass 2k is the
+ * forward pass of the model's chunk k, 2k + 1 its backward pass (BI, where it is split). */
+typedef struct ScheduleChannel {
+    int from, to; /* passes; on the same role: nothing is sent, but the order counts */
+    int depth;    /* copies of the value, and messages that may be under way */
+} ScheduleChannel;
+
+/* A shared weight's gradient on its way home, before the update, or the weight itself, after it. */
+typedef struct OnceTransfer {
+    int from, to; /* roles */
+    bool after_update;
+} OnceTransfer;
+
 typedef struct Schedule {
     Session *session;
     Arena *arena;
     Name name; /* "gpipe", "one_f_one_b", ... */
     int n_roles, n_chunks, n_micro;
     RoleSchedule *roles;
+    VEC(ScheduleChannel) channels; /* from each chunk to the next and back, until the program's own are known */
+    VEC(OnceTransfer) once;
 } Schedule;
+
+Schedule *schedule_new(Session *s, Arena *arena, const char *name, int stages, int chunks, int micros);
 
 void schedule_print(const Schedule *schedule, Text *out);
 Schedule *schedule_parse(Session *s, int32_t file); /* NULL after diagnostics */
 /* Every F before its B, every B before OPT, each exactly once for each micro-batch, in-range numbers. Reports
  * diagnostics at `span`. */
 bool schedule_verify(const Schedule *schedule, Span span);
-/* Runs all roles at once, a send waiting for its receive. False, with the cycle reported at `span`: they would hang. */
+/* The transfers of the program in place of the usual channels. */
+struct Step;
+void schedule_set_transfers(Schedule *schedule, struct Step *const *steps);
+/* Runs all roles at once, a send waiting for its receive. False, reported at `span`: they would hang (with the cycle), or
+ * an action uses what is not there. */
 bool schedule_progress(const Schedule *schedule, Span span);
 void action_print(const Action *action, Text *out); /* "0F3", "0SEND_F3", "0SEND_F3!" for one that waits, "OPT" */
 /* Whether backward passes are two actions, BI and BW. */

@@ -22,7 +22,6 @@ bool schedule_name_splits_backward(const char *name);
 void schedule_add_transfers(Schedule *schedule);
 /* For generators: an empty schedule, an action at its end; what comes before the first pass of a role, and the update.
  */
-Schedule *schedule_new(Session *s, Arena *arena, const char *name, int stages, int chunks, int micros);
 void schedule_push(Schedule *schedule, int role, ActionKind kind, int chunk, int micro);
 void schedule_open_role(Schedule *schedule, int role, ScheduleParts parts);
 

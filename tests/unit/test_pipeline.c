@@ -210,6 +210,7 @@ static Losses run_stages(const char *model, const char *plan_text) {
     Schedule *schedule = staged ? schedule_generate(s, s->arena, rule_of(plan, cut.dim)->using_name, n, cut.n_chunks / n, (int)whole->micros, parts)
                                 : schedule_one_f_one_b(s, s->arena, 1, (int)whole->micros, parts);
     assert_non_null(schedule);
+    if (staged) schedule_set_transfers(schedule, steps);
     if (!schedule_verify(schedule, (Span){0})) diag_flush(s, stderr, false);
     assert_int_equal(diag_count(s, SEV_ERROR), 0);
     Hub hub = {.n_stages = n};
