@@ -103,6 +103,9 @@ typedef struct Step {
  * ordinary nodes. */
 Step *grad_to_step(Session *s, const Program *program, const Train *train, const Plan *plan, ModelGraph *model);
 
+/* Micro-batches of a step; 0: the batch is not a whole number of them. */
+int64_t plan_micros(const Plan *plan, const ModelGraph *model);
+
 /* The first padding of the plan that has no meaning in this model, for P9000; NULL when there is none. */
 const char *padding_unbuilt(Arena *arena, const ModelGraph *model, const Plan *plan, Span *where);
 

@@ -21,6 +21,9 @@ typedef struct StageCut {
 /* The cut that the plan asks for; false when no rule names a repeat of the model. Sizes have been checked. */
 bool plan_stage_cut(Session *s, const Plan *plan, const ModelGraph *model, StageCut *cut);
 
+/* The same number of chunks on every stage, and of layers in every chunk. */
+void stage_cut_evenly(Session *s, StageCut *cut, int chunks, int64_t layers);
+
 /* One Step for each stage; `*whole` is the step that they are made of (sizes, model). NULL after diagnostics. */
 Step **grad_to_stages(Session *s, const Program *program, const Train *train, const Plan *plan, ModelGraph *model,
                       const StageCut *cut, Step **whole);

@@ -748,6 +748,16 @@ static bool repeats(const Region *region, Name dim) {
     return false;
 }
 
+void stage_cut_evenly(Session *s, StageCut *cut, int chunks, int64_t layers) {
+    cut->n_chunks = cut->n_stages * chunks;
+    cut->first = NEW_N(s->arena, int64_t, cut->n_chunks);
+    cut->count = NEW_N(s->arena, int64_t, cut->n_chunks);
+    for (int k = 0; k < cut->n_chunks; k++) {
+        cut->count[k] = layers / cut->n_chunks;
+        cut->first[k] = k * cut->count[k];
+    }
+}
+
 bool plan_stage_cut(Session *s, const Plan *plan, const ModelGraph *model, StageCut *cut) {
     for (int i = 0; i < plan->rules.n; i++) {
         const Rule *rule = &plan->rules.at[i];

@@ -1,27 +1,21 @@
-/* The text form of a schedule, and its checks.
- *
- *     schedule one_f_one_b roles 1 chunks 1 micros 2
- *     role 0: BEGIN 0F0 0B0 0F1 0B1 OPT
- *
- * An action of a micro-batch is written chunk, kind, micro-batch, as PyTorch's pipelining writes its tables. A send
- * that waits until it is received has a `!` behind it. */
+/* A schedule as text (table.c reads it), its checks, and how many values it keeps. */
 #include "schedule/schedule.h"
 
-#include <ctype.h>
-
-static const char *const action_text[] = {
+static const char *const texts[] = {
 #define ACTION(NAME, text, doc) text,
 #include "schedule/actions.def"
 #undef ACTION
 };
 
+const char *action_text(ActionKind kind) { return texts[kind]; }
+
 static bool action_sends(const Action *a) { return a->kind == ACTION_SEND_F || a->kind == ACTION_SEND_B; }
 
 void action_print(const Action *action, Text *out) {
     if (action->micro < 0)
-        text_puts(out, action_text[action->kind]);
+        text_puts(out, texts[action->kind]);
     else
-        text_printf(out, "%d%s%d%s", action->chunk, action_text[action->kind], action->micro,
+        text_printf(out, "%d%s%d%s", action->chunk, texts[action->kind], action->micro,
                     action_sends(action) && !action->stream ? "!" : "");
 }
 
@@ -39,119 +33,20 @@ void schedule_print(const Schedule *schedule, Text *out) {
     }
 }
 
-/* ---- parsing ------------------------------------------------------------------------------------------------- */
-
-typedef struct Reader {
-    Session *session;
-    int32_t file;
-    const char *text, *at;
-} Reader;
-
-static Span reader_span(const Reader *r, const char *from, const char *to) {
-    return (Span){r->file, (int32_t)(from - r->text), (int32_t)(to - r->text)};
-}
-
-/* The next word on this line, or an empty one at its end. */
-static const char *reader_word(Reader *r, size_t *length) {
-    while (*r->at == ',' || (*r->at != '\n' && isspace((unsigned char)*r->at))) r->at++;
-    const char *start = r->at;
-    while (*r->at && !isspace((unsigned char)*r->at) && *r->at != ',') r->at++;
-    *length = (size_t)(r->at - start);
-    return start;
-}
-
-static bool word_is(const char *word, size_t n, const char *text) {
-    return strlen(text) == n && memcmp(word, text, n) == 0;
-}
-
-enum { MOST_CHUNKS_AND_MICROS = 1 << 24 };
-
-/* The digits at `*at`; a number that no schedule can have when they are too many. */
-static int read_number(const char **at, const char *end) {
-    int64_t number = 0;
-    while (*at < end && isdigit((unsigned char)**at)) {
-        number = number * 10 + (*(*at)++ - '0');
-        if (number > MOST_CHUNKS_AND_MICROS) number = MOST_CHUNKS_AND_MICROS;
-    }
-    return (int)number;
-}
-
-static bool read_action(Reader *r, const char *word, size_t n, Action *action) {
-    const char *at = word, *end = word + n;
-    *action = (Action){.micro = -1, .peer = -1, .span = reader_span(r, word, end)};
-    action->chunk = read_number(&at, end);
-    bool has_chunk = at > word;
-    const char *kind = at;
-    while (at < end && (isalpha((unsigned char)*at) || *at == '_')) at++;
-    size_t kind_length = (size_t)(at - kind);
-    if (at < end) { action->micro = read_number(&at, end); }
-    for (int k = 0; k < ACTION_COUNT_; k++)
-        if (word_is(kind, kind_length, action_text[k])) {
-            action->kind = (ActionKind)k;
-            bool waits = at + 1 == end && *at == '!' && action_sends(action);
-            action->stream = action_sends(action) && !waits;
-            if (at + waits == end && has_chunk == (action->micro >= 0)) return true;
+/* PyTorch's form: a line for each rank, stages counted over the whole model. */
+void schedule_print_torch(const Schedule *schedule, Text *out) {
+    static const char *const kinds[ACTION_COUNT_] = {
+        [ACTION_F] = "F", [ACTION_B] = "B", [ACTION_BI] = "I", [ACTION_BW] = "W"};
+    for (int r = 0; r < schedule->n_roles; r++) {
+        const char *between = "";
+        for (int i = 0; i < schedule->roles[r].actions.n; i++) {
+            const Action *a = &schedule->roles[r].actions.at[i];
+            if (!kinds[a->kind]) continue;
+            text_printf(out, "%s%d%s%d", between, a->chunk * schedule->n_roles + r, kinds[a->kind], a->micro);
+            between = ",";
         }
-    Diag *d = diag_error(r->session, "P0701", reader_span(r, word, end), "`%.*s` is not an action", (int)n, word);
-    diag_help(d, "an action is written like `0F3`: chunk, kind, micro-batch; or `OPT`, once a step");
-    return false;
-}
-
-static Schedule *read_header(Reader *r) {
-    size_t n;
-    const char *word = reader_word(r, &n);
-    bool good = word_is(word, n, "schedule");
-    const char *name = reader_word(r, &n);
-    name = intern_n(r->session->names, name, n);
-    static const char *const keys[] = {"roles", "chunks", "micros"};
-    int values[3];
-    for (int i = 0; i < 3; i++) {
-        word = reader_word(r, &n);
-        good = good && word_is(word, n, keys[i]);
-        word = reader_word(r, &n);
-        const char *digits = word;
-        values[i] = read_number(&digits, word + n);
-        good = good && digits == word + n && values[i] > 0 && values[i] < 1 << 20;
+        text_puts(out, "\n");
     }
-    good = good && (int64_t)values[0] * values[1] * values[2] <= MOST_CHUNKS_AND_MICROS;
-    if (good) return schedule_new(r->session, r->session->arena, name, values[0], values[1], values[2]);
-    diag_help(diag_error(r->session, "P0702", reader_span(r, r->text, r->at), "this is not a schedule"),
-                  "the first line is like `schedule one_f_one_b roles 1 chunks 1 micros 4`");
-    return NULL;
-}
-
-Schedule *schedule_parse(Session *s, int32_t file) {
-    const SourceFile *source = session_file(s, (Span){file, 0, 0});
-    Reader r = {.session = s, .file = file, .text = source->text, .at = source->text};
-    Schedule *schedule = read_header(&r);
-    if (!schedule) return NULL;
-    bool good = true;
-    int role = -1;
-    while (*r.at) {
-        if (*r.at == '\n') {
-            r.at++;
-            continue;
-        }
-        size_t n;
-        const char *word = reader_word(&r, &n);
-        if (n == 0) continue;
-        if (word_is(word, n, "role")) {
-            word = reader_word(&r, &n);
-            const char *digits = word;
-            role = read_number(&digits, word + n);
-            if (role < 0 || role >= schedule->n_roles) {
-                diag_error(s, "P0702", reader_span(&r, word, word + n), "there is no role `%.*s`", (int)n, word);
-                return NULL;
-            }
-            continue;
-        }
-        Action action;
-        if (role < 0 || !read_action(&r, word, n, &action))
-            good = false;
-        else
-            vec_push(s->arena, &schedule->roles[role].actions, action);
-    }
-    return good && schedule_verify(schedule, (Span){file, 0, 0}) ? schedule : NULL;
 }
 
 /* ---- checks ---------------------------------------------------------------------------------------------------- */
@@ -194,7 +89,7 @@ static bool verify_pass(const Schedule *schedule, int role, const Action *a, int
         wrong = "stands twice";
     else if ((*seen & rule->after) != rule->after)
         wrong = arena_printf(schedule->arena, "stands before its %s `%d%s%d`", rule->needs, a->chunk,
-                             action_text[rule->after == SEEN_F ? ACTION_F : ACTION_BI], a->micro);
+                             texts[rule->after == SEEN_F ? ACTION_F : ACTION_BI], a->micro);
     else if (updated)
         wrong = "stands after the update `OPT`";
     *seen |= rule->is;
@@ -221,6 +116,7 @@ static bool verify_complete(const Schedule *schedule, int role, const int *seen,
 
 static bool verify_role(const Schedule *schedule, int role, Span span) {
     const RoleSchedule *list = &schedule->roles[role];
+    Span row = list->span.file ? list->span : span;
     int *seen = NEW_N(schedule->arena, int, schedule->n_chunks * schedule->n_micro), updates = 0;
     bool good = true;
     for (int i = 0; i < list->actions.n; i++) {
@@ -235,9 +131,9 @@ static bool verify_role(const Schedule *schedule, int role, Span span) {
         if (a->micro < 0) continue;
         good = verify_pass(schedule, role, a, &seen[a->chunk * schedule->n_micro + a->micro], updates, span) && good;
     }
-    good = good && verify_complete(schedule, role, seen, span);
+    good = good && verify_complete(schedule, role, seen, row);
     if (good && updates != 1) {
-        diag_error(schedule->session, "P0705", span, "role %d: the update `OPT` stands %d times, not once", role,
+        diag_error(schedule->session, "P0705", row, "role %d: the update `OPT` stands %d times, not once", role,
                    updates);
         good = false;
     }

@@ -24,6 +24,7 @@ typedef struct Action {
 
 typedef struct RoleSchedule {
     VEC(Action) actions;
+    Span span; /* its line in the file that it was read from */
 } RoleSchedule;
 
 /* The way of one value from pass to pass. Chunk c of role r is chunk c * n_roles + r of the model; pass 2k is the
@@ -51,8 +52,13 @@ typedef struct Schedule {
 
 Schedule *schedule_new(Session *s, Arena *arena, const char *name, int stages, int chunks, int micros);
 
+const char *action_text(ActionKind kind); /* "F" */
 void schedule_print(const Schedule *schedule, Text *out);
-Schedule *schedule_parse(Session *s, int32_t file); /* NULL after diagnostics */
+/* The passes as a table of PyTorch's pipelining, for torch.distributed.pipelining's `_load_csv`. */
+void schedule_print_torch(const Schedule *schedule, Text *out);
+/* A table in either form, as it stands there; then schedule_complete and schedule_verify. NULL after diagnostics. */
+Schedule *schedule_read(Session *s, int32_t file);
+Schedule *schedule_parse(Session *s, int32_t file); /* all three, for a step without other parts */
 /* Every F before its B, every B before OPT, each exactly once for each micro-batch, in-range numbers. Reports
  * diagnostics at `span`. */
 bool schedule_verify(const Schedule *schedule, Span span);

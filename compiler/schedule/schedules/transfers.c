@@ -42,7 +42,7 @@ static void add(Schedule *schedule, RoleSchedule *to, ActionKind kind, const Act
 
 void schedule_add_transfers(Schedule *schedule) {
     for (int role = 0; role < schedule->n_roles; role++) {
-        RoleSchedule with = {0};
+        RoleSchedule with = {.span = schedule->roles[role].span};
         for (int i = 0; i < schedule->roles[role].actions.n; i++) {
             const Action *a = &schedule->roles[role].actions.at[i];
             bool forward = a->kind == ACTION_F, backward = a->kind == ACTION_B || a->kind == ACTION_BI;
