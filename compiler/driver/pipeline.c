@@ -142,7 +142,7 @@ static void print_step(const Step *step, Text *out) {
 }
 
 static bool known_stage(Session *s, const Options *options) {
-    static const char *const stages[] = {"ast",     "model",  "graph", "step", "roles", "schedule",
+    static const char *const stages[] = {"ast",     "model",  "graph", "step", "roles", "schedule", "schedule=pytorch",
                                          "kernels", "memory", "json",  "llvm", "asm",   "ptx"};
     if (!options->emit) return true;
     Name names[16];
@@ -156,7 +156,7 @@ static bool known_stage(Session *s, const Options *options) {
     if (near)
         diag_help(d, "did you mean `%s`?", near);
     else
-        diag_help(d, "stages: ast model graph step roles schedule kernels memory json llvm asm ptx");
+        diag_help(d, "stages: ast model graph step roles schedule schedule=pytorch kernels memory json llvm asm ptx");
     return false;
 }
 
@@ -386,6 +386,8 @@ int pipeline_build(Session *s, const Options *options) {
         for (int i = 0; i < facts->n_roles; i++) print_step(facts->steps[i], &text);
     else if (emits(options, "schedule"))
         schedule_print(facts->schedule, &text);
+    else if (emits(options, "schedule=pytorch"))
+        schedule_print_torch(facts->schedule, &text);
     else if (emits(options, "kernels"))
         for (int i = 0; i < facts->n_roles; i++) kernels_print(facts->roles[i], &text);
     else if (emits(options, "memory"))

@@ -698,6 +698,7 @@ static void make_parts(Cutter *c) {
 Step **grad_to_stages(Session *s, const Program *program, const Train *train, const Plan *plan, ModelGraph *model,
                       const StageCut *cut, Step **whole) {
     (void)program;
+    int errors = diag_count(s, SEV_ERROR);
     Stepper st;
     step_stepper(&st, s, train, plan, model);
     if (!step_micro(&st)) return NULL;
@@ -735,7 +736,7 @@ Step **grad_to_stages(Session *s, const Program *program, const Train *train, co
     }
     share_weights(&c, stages, steps, (const Graph *const *)evals);
     for (int i = 0; i < cut->n_stages; i++) close_stage(&c, &stages[i]);
-    return diag_count(s, SEV_ERROR) ? NULL : steps;
+    return diag_count(s, SEV_ERROR) > errors ? NULL : steps;
 }
 
 /* ---- what the plan asks for --------------------------------------------------------------------- */
