@@ -26,14 +26,16 @@ bool table_fits(Session *s, const Schedule *table, const StageCut *cut, int stag
     Span span = table->roles[0].span;
     int parts = stages * table->n_chunks;
     if (table->n_roles != stages || table->n_micro != micros) {
-        Diag *d = diag_error(s, "P0703", span, "the schedule is for %d stages and %d micro-batches, the plan has %d and %lld",
-                             table->n_roles, table->n_micro, stages, (long long)micros);
+        Diag *d =
+            diag_error(s, "P0703", span, "the schedule is for %d stages and %d micro-batches, the plan has %d and %lld",
+                       table->n_roles, table->n_micro, stages, (long long)micros);
         diag_help(d, "a `microbatch` that gives %d micro-batches, or a table for %lld", table->n_micro,
                   (long long)micros);
         return false;
     }
     if (stages == 1 || table->n_chunks * stages == cut->n_chunks || layers % parts == 0) return true;
-    Diag *d = diag_error(s, "P0703", span, "the schedule has %d chunks on each of %d stages, and they do not divide %lld `%s`",
+    Diag *d = diag_error(s, "P0703", span,
+                         "the schedule has %d chunks on each of %d stages, and they do not divide %lld `%s`",
                          table->n_chunks, stages, (long long)layers, cut->dim);
     diag_note(d, cut->span, "the layers are cut here");
     return false;
@@ -41,8 +43,8 @@ bool table_fits(Session *s, const Schedule *table, const StageCut *cut, int stag
 
 static bool legal_micros(Session *s, const Rule *rule, int stages, int micros) {
     if (!rule || rule->chunks <= 1 || micros % stages == 0) return true;
-    Diag *d = diag_error(s, "P0706", rule->using_span, "`interleaved` takes micro-batches in groups of %d, and there are %d",
-                         stages, micros);
+    Diag *d = diag_error(s, "P0706", rule->using_span,
+                         "`interleaved` takes micro-batches in groups of %d, and there are %d", stages, micros);
     diag_help(d, "choose a batch or `microbatch` that gives a multiple of %d micro-batches, or `one_f_one_b`", stages);
     return false;
 }

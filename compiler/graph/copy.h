@@ -52,8 +52,8 @@ void copy_stack(Copy *copy, Tensor *tensor, Node *value);
 
 /* The node as something simpler when all that needs is at hand (x * 1, a constant of constants); NULL otherwise. */
 Node *fold_node(Builder *b, const Node *node, Node *const *in);
-/* What some of the outputs need (all, when `counts` is NULL): the backward slice, exact also inside repeats. Node ids are
- * below graph->n_nodes. */
+/* What some of the outputs need (all, when `counts` is NULL): the backward slice, exact also inside repeats. Node ids
+ * are below graph->n_nodes. */
 typedef struct ParamHome ParamHome;
 typedef struct LiveNodes {
     Arena *arena;

@@ -76,6 +76,7 @@ typedef struct Transfer {
     TransferWhen when;
     int chunk;   /* of this stage, from 0 */
     int channel; /* number among all transfers of the program */
+    Name value;  /* as the user knows it: a variable, a tensor */
     Span span;
 } Transfer;
 

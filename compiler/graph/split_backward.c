@@ -1,5 +1,5 @@
-/* Splits the backward half of a chunk of a pipeline's stage in two: BI makes what leaves the stage (gradients that other
- * stages wait for), BW the rest (gradients of weights), which may run whenever there is time.
+/* Splits the backward half of a chunk of a pipeline's stage in two: BI makes what leaves the stage (gradients that
+ * other stages wait for), BW the rest (gradients of weights), which may run whenever there is time.
  *
  * In: the graph of a chunk, before partitioning. BI is the backward slice of its outputs to other stages; all other
  * backward nodes become `deferred`. A repeat of which BI needs some results is split into two over the same layers: the
@@ -12,7 +12,7 @@ typedef struct Splitter {
     Graph *graph;
     LiveNodes needed; /* by what leaves the stage; of nodes that were there before */
     int n_before;
-    Builder b; /* of what is deferred */
+    Builder b;   /* of what is deferred */
     Map again;   /* BI node -> what stands for it among the deferred ones of this region */
     Map at_hand; /* node -> the splitter when it is, the graph when not */
     /* of the repeat that is split */

@@ -498,6 +498,13 @@ static void add_transfer(Cutter *c, Step *from, Step *to, Tensor *out, Tensor *i
     vec_push(c->arena, &to->transfers, takes);
 }
 
+/* The variable that is handed over, or what it is computed from. */
+static Name edge_name(const Edge *edge) {
+    const Node *node = edge->value ? edge->value : edge->repeat->region->params.at[edge->carry];
+    while (!node->name && node->n_in == 1) node = node->in[0];
+    return node->name;
+}
+
 static void add_edges(Cutter *c, Step **stages, bool eval) {
     for (int i = 0; i < c->edges.n; i++) {
         const Edge *edge = &c->edges.at[i];
@@ -506,7 +513,7 @@ static void add_edges(Cutter *c, Step **stages, bool eval) {
         TransferWhen out = eval ? TRANSFER_EVAL : edge->from < c->n_chunks ? TRANSFER_F : TRANSFER_B;
         TransferWhen in = eval ? TRANSFER_EVAL : edge->to < c->n_chunks ? TRANSFER_F : TRANSFER_B;
         add_transfer(c, stages[from % n], stages[to % n], edge->out, edge->in,
-                     (Transfer){.when = out, .chunk = from / n}, to / n, in);
+                     (Transfer){.when = out, .chunk = from / n, .value = edge_name(edge)}, to / n, in);
     }
 }
 
@@ -590,13 +597,14 @@ static void share_weight(Cutter *c, StageWeights *stages, Step **steps, const Gr
         add_weight(&stages[s], c->arena, init, own, sum, s == home);
         if (s == home || !gradient) continue;
         Tensor *at_home = stage_tensor(c, home, init->weight);
-        add_transfer(c, steps[home], steps[s], at_home, own, (Transfer){.when = TRANSFER_WEIGHT}, 0, TRANSFER_WEIGHT);
+        add_transfer(c, steps[home], steps[s], at_home, own,
+                     (Transfer){.when = TRANSFER_WEIGHT, .value = init->weight->name}, 0, TRANSFER_WEIGHT);
         if (!sum) continue;
         Tensor *received = step_tensor(c->st, step_name(c->st, "%s.from.%d", gradient->name, s), CLASS_GRADIENT,
                                        sum->dtype, sum->shape);
         received->of = at_home;
-        add_transfer(c, steps[s], steps[home], sum, received, (Transfer){.when = TRANSFER_GRADIENT}, 0,
-                     TRANSFER_GRADIENT);
+        add_transfer(c, steps[s], steps[home], sum, received,
+                     (Transfer){.when = TRANSFER_GRADIENT, .value = gradient->name}, 0, TRANSFER_GRADIENT);
         vec_push(c->arena, &steps[home]->sent, sum);
         vec_push(c->arena, &steps[home]->received, received);
     }

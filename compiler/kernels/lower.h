@@ -45,7 +45,7 @@ typedef struct Value {
     Location *outs; /* of tuple nodes: a place for each result; has_outs marks those given beforehand */
     bool *has_outs, *outs_accumulate;
     int *outs_copies; /* as `copies`; 0: not saved */
-    int uses_left; /* units that have still to read it */
+    int uses_left;    /* units that have still to read it */
 } Value;
 
 typedef struct Lowering {
@@ -54,20 +54,20 @@ typedef struct Lowering {
     const Mesh *mesh;
     Graph *graph;
     Entry *entry;
-    KernelList *out;    /* where kernels are appended */
-    Kernel *home;       /* innermost open repeat, or NULL */
-    VEC(Kernel *) open; /* open repeats, outermost first */
-    int *position;      /* of the role's timeline */
-    Phase phase;        /* of the body: what was saved until then may die */
-    int flights;        /* micro-batches in flight: copies of inputs that are saved */
+    KernelList *out;                      /* where kernels are appended */
+    Kernel *home;                         /* innermost open repeat, or NULL */
+    VEC(Kernel *) open;                   /* open repeats, outermost first */
+    int *position;                        /* of the role's timeline */
+    Phase phase;                          /* of the body: what was saved until then may die */
+    int flights;                          /* micro-batches in flight: copies of inputs that are saved */
     int copies[PHASE_COUNT][PHASE_COUNT]; /* micro-batches between the start of one action and the end of another */
-    bool entry_drains;  /* waits are for all messages */
-    int names;          /* for symbol names */
-    Map *tensors;       /* Tensor name -> Buffer */
-    Map carries;        /* repeat node -> memory of its carries */
+    bool entry_drains;                    /* waits are for all messages */
+    int names;                            /* for symbol names */
+    Map *tensors;                         /* Tensor name -> Buffer */
+    Map carries;                          /* repeat node -> memory of its carries */
 } Lowering;
 
-Value *value_of(const Node *node); /* BUG when it has none */
+Value *value_of(const Node *node);                         /* BUG when it has none */
 bool value_is_kept(const Lowering *l, const Value *value); /* a later action reads it */
 int64_t lower_extent(const Lowering *l, const Node *node, const Dim *dim);
 int64_t lower_bytes(const Lowering *l, DType dtype, const Shape *shape, const Node *like);

@@ -100,6 +100,7 @@ static void lower_handover(Lowering *l, const Transfer *t, int axis, HandoverKin
                     .axis = axis,
                     .peer = t->peer,
                     .channel = t->channel,
+                    .value = t->value,
                     .depth = l->entry_drains || kind == HANDOVER_RECV ? 1 : buffer->flights,
                     .bytes = buffer->bytes};
     h->where =

@@ -323,7 +323,8 @@ static void insert_region(Choices *choices, Graph *graph, Region *region) {
         if (node->op != OP_PARAM && node->op != OP_INPUT) {
             const AxisType *need = choice_of(choices, node)->need;
             for (int k = 0; k < node->n_in; k++)
-                if (node->op != OP_RESULT) node->in[k] = convert(&in, node->in[k], &need[k * MAX_MESH], node_phase(node));
+                if (node->op != OP_RESULT)
+                    node->in[k] = convert(&in, node->in[k], &need[k * MAX_MESH], node_phase(node));
         }
         if (node->op == OP_REPEAT) insert_region(choices, graph, node->region);
         vec_push(graph->arena, &in.out, node);
@@ -333,8 +334,8 @@ static void insert_region(Choices *choices, Graph *graph, Region *region) {
         memcpy(need, region->results.at[i]->type, sizeof need);
         for (int a = 0; a < choices->layout->mesh.n; a++)
             if (region->owner->outs[i].type[a].kind == AXIS_SHARDED) need[a] = region->owner->outs[i].type[a];
-        region->results.at[i] = convert(&in, region->results.at[i], need,
-                                        region->results.at[i]->deferred ? PHASE_W : PHASE_B);
+        region->results.at[i] =
+            convert(&in, region->results.at[i], need, region->results.at[i]->deferred ? PHASE_W : PHASE_B);
     }
     for (int i = 0; i < region->n_carries; i++)
         region->results.at[i] =

@@ -1,12 +1,12 @@
 /* Whether a schedule comes to its end: all roles run at once, and a send waits for its receive.
  *
- * One rank stands for each role. Values go through channels (schedule.h), as in the program: what a pass makes is posted
- * by its SEND and stays where it was made until the receiver has taken it, so the next pass that would write over it
- * waits. A send on a stream of its own (the usual) is posted and the role goes on; a send on stream 0 (`!`) waits until it
- * is taken. A receive takes the oldest message of each of its channels. The update waits for all that was sent, then sends
- * home the gradients of shared weights, meets all other roles (the norm and the loss are sums over them), and hands out
- * the new weights. Roles are looked at again only when what they wait for changes, so the run is linear in the number of
- * actions. What is left when nobody can go on is a cycle of roles, and is printed.
+ * One rank stands for each role. Values go through channels (schedule.h), as in the program: what a pass makes is
+ * posted by its SEND and stays where it was made until the receiver has taken it, so the next pass that would write
+ * over it waits. A send on a stream of its own (the usual) is posted and the role goes on; a send on stream 0 (`!`)
+ * waits until it is taken. A receive takes the oldest message of each of its channels. The update waits for all that
+ * was sent, then sends home the gradients of shared weights, meets all other roles (the norm and the loss are sums over
+ * them), and hands out the new weights. Roles are looked at again only when what they wait for changes, so the run is
+ * linear in the number of actions. What is left when nobody can go on is a cycle of roles, and is printed.
  *
  * On the way: nothing is used before it is made or received, sent before it is made, or written over before it is sent;
  * messages are taken in the order in which they are sent. */
@@ -21,9 +21,9 @@ typedef struct ChannelRun {
 } ChannelRun;
 
 typedef struct RoleRun {
-    int at;        /* next action */
-    int part;      /* of it, while it runs */
-    bool posted;   /* a send that waits has posted this part */
+    int at;      /* next action */
+    int part;    /* of it, while it runs */
+    bool posted; /* a send that waits has posted this part */
     bool queued;
     int waits_for; /* role, when it cannot go on */
 } RoleRun;
@@ -78,7 +78,8 @@ static const char *name_of(const Run *run, const Action *a) {
 static Outcome refuse(Run *run, int role, const Action *a, const char *what) {
     Span span = a->span.file ? a->span : run->span;
     Diag *d = diag_error(run->schedule->session, "P0720", span, "role %d: `%s` %s", role, name_of(run, a), what);
-    diag_help(d, "receive before the pass, send right after it, and keep one order of micro-batches from stage to stage");
+    diag_help(d,
+              "receive before the pass, send right after it, and keep one order of micro-batches from stage to stage");
     run->wrong = true;
     return WAITS;
 }
@@ -97,8 +98,9 @@ static Outcome run_pass(Run *run, int role, const Action *a) {
         bool local = is_local(&channels[i], run);
         if (local ? run->made[micro_of(run, channels[i].from, a->micro)] : run->received[micro_of(run, pass, a->micro)])
             continue;
-        return refuse(run, role, a, local ? "stands before the pass that makes what it needs, on the same stage"
-                                          : "stands before it has received what it needs");
+        return refuse(run, role, a,
+                      local ? "stands before the pass that makes what it needs, on the same stage"
+                            : "stands before it has received what it needs");
     }
     for (int i = run->first_out[pass]; i >= 0; i = run->next_out[i]) {
         ChannelRun *c = &run->channels[i];
@@ -139,8 +141,9 @@ static Outcome take(Run *run, int role, const Action *a, int channel) {
     if (state->taken == state->posted) return wait_for(run, role, from);
     int micro = state->micros[state->taken];
     if (micro != a->micro)
-        return refuse(run, role, a,
-                      arena_printf(run->schedule->arena, "would take micro-batch %d: role %d sends it first", micro, from));
+        return refuse(
+            run, role, a,
+            arena_printf(run->schedule->arena, "would take micro-batch %d: role %d sends it first", micro, from));
     state->slot[micro % c->depth] = SLOT_FREE;
     state->taken++;
     wake(run, from);
@@ -237,9 +240,7 @@ static Outcome run_action(Run *run, int role, const Action *a) {
 
 /* ---- the run ------------------------------------------------------------------------------------ */
 
-static bool has_ended(const Run *run, int role) {
-    return run->roles[role].at == run->schedule->roles[role].actions.n;
-}
+static bool has_ended(const Run *run, int role) { return run->roles[role].at == run->schedule->roles[role].actions.n; }
 
 static void report(const Run *run) {
     const Schedule *schedule = run->schedule;
@@ -297,8 +298,7 @@ bool schedule_progress(const Schedule *schedule, Span span) {
         run.n--;
         RoleRun *r = &run.roles[role];
         r->queued = false;
-        while (!has_ended(&run, role) &&
-               run_action(&run, role, &schedule->roles[role].actions.at[r->at]) == GOES_ON) {
+        while (!has_ended(&run, role) && run_action(&run, role, &schedule->roles[role].actions.at[r->at]) == GOES_ON) {
             r->at++;
             if (!has_ended(&run, role)) r->part = 0;
         }

@@ -1,5 +1,5 @@
-/* What the stages of a program hand to each other, as channels of its schedule: also values that skip chunks, those that
- * stay on a stage, and what goes from stage to stage once a step. */
+/* What the stages of a program hand to each other, as channels of its schedule: also values that skip chunks, those
+ * that stay on a stage, and what goes from stage to stage once a step. */
 #include "graph/graph.h"
 #include "schedule/schedule.h"
 

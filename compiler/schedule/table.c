@@ -3,9 +3,9 @@
  *     schedule one_f_one_b roles 1 chunks 1 micros 2
  *     role 0: BEGIN 0F0 0B0 0F1 0B1 OPT
  *
- * An action of a micro-batch is written chunk, kind, micro-batch; a send that waits until it is received has a `!` behind
- * it. PyTorch's form (torch.distributed.pipelining, `_load_csv`) has a line for each rank and in it cells like `0F0`,
- * `1B2`, `1I2`, `1W2`; its first number counts the stages of the whole model, empty cells are idle time, and
+ * An action of a micro-batch is written chunk, kind, micro-batch; a send that waits until it is received has a `!`
+ * behind it. PyTorch's form (torch.distributed.pipelining, `_load_csv`) has a line for each rank and in it cells like
+ * `0F0`, `1B2`, `1I2`, `1W2`; its first number counts the stages of the whole model, empty cells are idle time, and
  *   - `I` is BI and `W` is BW; a `B` that has a `W` for the same micro-batch is BI (as older versions write it), one
  *     without is the whole backward pass;
  *   - UNSHARD, RESHARD and REDUCE_GRAD follow from the plan here: they are left out.
@@ -54,8 +54,7 @@ static int read_number(const char **at, const char *end) {
 static bool action_sends(ActionKind kind) { return kind == ACTION_SEND_F || kind == ACTION_SEND_B; }
 
 static void refuse_action(Reader *r, const char *word, size_t n) {
-    Diag *d =
-        diag_error(r->session, "P0701", reader_span(r, word, word + n), "`%.*s` is not an action", (int)n, word);
+    Diag *d = diag_error(r->session, "P0701", reader_span(r, word, word + n), "`%.*s` is not an action", (int)n, word);
     diag_help(d, "an action is written like `0F3`: chunk, kind, micro-batch; or `OPT`, once a step");
 }
 
@@ -83,8 +82,7 @@ static bool read_cell(const char *word, size_t n, Cell *cell) {
 static bool read_action(Reader *r, const char *word, size_t n, Action *action) {
     Cell cell;
     bool good = read_cell(word, n, &cell);
-    *action = (Action){
-        .chunk = cell.number, .micro = cell.micro, .peer = -1, .span = reader_span(r, word, word + n)};
+    *action = (Action){.chunk = cell.number, .micro = cell.micro, .peer = -1, .span = reader_span(r, word, word + n)};
     for (int k = 0; good && k < ACTION_COUNT_; k++) {
         if (!word_is(cell.kind, cell.kind_length, action_text((ActionKind)k))) continue;
         action->kind = (ActionKind)k;
@@ -161,10 +159,17 @@ static Schedule *read_text(Reader *r) {
 static const struct {
     const char *text;
     ActionKind kind; /* ACTION_COUNT_: left out */
-} torch_kinds[] = {{"F", ACTION_F},           {"B", ACTION_B},           {"I", ACTION_BI},
-                   {"W", ACTION_BW},          {"SEND_F", ACTION_SEND_F}, {"RECV_F", ACTION_RECV_F},
-                   {"SEND_B", ACTION_SEND_B}, {"RECV_B", ACTION_RECV_B}, {"UNSHARD", ACTION_COUNT_},
-                   {"RESHARD", ACTION_COUNT_}, {"REDUCE_GRAD", ACTION_COUNT_}};
+} torch_kinds[] = {{"F", ACTION_F},
+                   {"B", ACTION_B},
+                   {"I", ACTION_BI},
+                   {"W", ACTION_BW},
+                   {"SEND_F", ACTION_SEND_F},
+                   {"RECV_F", ACTION_RECV_F},
+                   {"SEND_B", ACTION_SEND_B},
+                   {"RECV_B", ACTION_RECV_B},
+                   {"UNSHARD", ACTION_COUNT_},
+                   {"RESHARD", ACTION_COUNT_},
+                   {"REDUCE_GRAD", ACTION_COUNT_}};
 
 /* Into `action`, its chunk still the stage of the whole model. */
 static bool read_torch_cell(Reader *r, const char *word, size_t n, Action *action) {
@@ -255,8 +260,8 @@ static bool has_kind(const Schedule *schedule, ActionKind from, ActionKind to) {
     return false;
 }
 
-/* Backward passes in halves where there is one in halves: a whole one is BI and at once BW. With one stage nothing waits
- * for BI, so halves are joined. */
+/* Backward passes in halves where there is one in halves: a whole one is BI and at once BW. With one stage nothing
+ * waits for BI, so halves are joined. */
 static void split_passes(Schedule *schedule) {
     Arena *arena = schedule->arena;
     if (!has_kind(schedule, ACTION_BI, ACTION_BW)) return;
@@ -285,7 +290,8 @@ static void split_passes(Schedule *schedule) {
 }
 
 void schedule_complete(Schedule *schedule, ScheduleParts parts) {
-    bool has_transfers = has_kind(schedule, ACTION_SEND_F, ACTION_RECV_B), has_once = has_kind(schedule, ACTION_OPT, ACTION_OPT);
+    bool has_transfers = has_kind(schedule, ACTION_SEND_F, ACTION_RECV_B),
+         has_once = has_kind(schedule, ACTION_OPT, ACTION_OPT);
     for (int r = 0; r < schedule->n_roles && !has_once; r++) {
         RoleSchedule passes = schedule->roles[r];
         schedule->roles[r].actions.n = schedule->roles[r].actions.cap = 0;

@@ -9,22 +9,18 @@
 #include <cmocka.h>
 
 #include "schedule/schedules.h"
+#include "schedule/timeline.h"
 
 static const ScheduleParts parts = {.begin = true};
 
 static int least(int a, int b) { return a < b ? a : b; }
 
-/* Time of each kind of pass. */
-typedef struct Costs {
-    int f, b, bi, bw;
-} Costs;
-
-static int cost_of(Costs costs, ActionKind kind) {
+static int cost_of(PassTimes costs, ActionKind kind) {
     return kind == ACTION_F ? costs.f : kind == ACTION_B ? costs.b : kind == ACTION_BI ? costs.bi : kind == ACTION_BW ? costs.bw : 0;
 }
 
 /* The length of a step if transfers take no time: each pass begins when its stage and what it needs are ready. */
-static int timeline(const Schedule *s, Costs costs) {
+static int timeline(const Schedule *s, PassTimes costs) {
     int n = s->n_roles * s->n_chunks, *ends = calloc((size_t)(2 * n * s->n_micro + 1), sizeof *ends), *at = calloc((size_t)s->n_roles, sizeof *at);
     int *now = calloc((size_t)s->n_roles, sizeof *now), longest = 0;
     for (bool moved = true; moved;) {
@@ -51,6 +47,7 @@ static int timeline(const Schedule *s, Costs costs) {
         if (now[r] > longest) longest = now[r];
     }
     free(ends), free(at), free(now);
+    assert_int_equal(schedule_timeline(s, costs).length, longest); /* that of `plc explain` */
     return longest;
 }
 
@@ -105,12 +102,12 @@ static void test_progress(void **state) {
  * micro-batches. */
 static void test_bubbles(void **state) {
     (void)state;
-    static const Costs costs[] = {{1, 1, 0, 0}, {1, 2, 1, 1}, {2, 5, 3, 2}, {3, 6, 4, 2}};
+    static const PassTimes costs[] = {{1, 1, 0, 0}, {1, 2, 1, 1}, {2, 5, 3, 2}, {3, 6, 4, 2}};
     for (int p = 1; p <= 16; p++) {
         Session *s = session_new();
         for (int m = 1; m <= 64; m++)
             for (size_t k = 0; k < sizeof costs / sizeof *costs; k++) {
-                Costs c = costs[k];
+                PassTimes c = costs[k];
                 int both = c.f + c.b;
                 assert_int_equal(timeline(schedule_gpipe(s, s->arena, p, m, parts), c), both * (m + p - 1));
                 assert_int_equal(timeline(schedule_one_f_one_b(s, s->arena, p, m, parts), c), both * (m + p - 1));
@@ -212,8 +209,55 @@ static void test_text(void **state) {
     session_free(s);
 }
 
+/* Tables of PyTorch's pipelining: what is printed is read as it was, with either letters, and idle cells. */
+static void test_torch(void **state) {
+    (void)state;
+    Session *s = session_new();
+    Text table = {.arena = s->arena}, want = {.arena = s->arena}, got = {.arena = s->arena};
+    Schedule *zero = schedule_zero_bubble(s, s->arena, 4, 8, parts);
+    schedule_print_torch(zero, &table);
+    assert_non_null(strstr(table.at, "3F0,3I0,3F1,3I1,3F2,3I2,3F3,3I3,3W0,"));
+    Schedule *read = schedule_read(s, session_add_text(s, "zero.csv", table.at, strlen(table.at)));
+    assert_non_null(read);
+    schedule_complete(read, parts);
+    read->name = zero->name;
+    schedule_print(zero, &want);
+    schedule_print(read, &got);
+    assert_string_equal(got.at, want.at);
+    /* as of an older version: B and W; the second micro-batch whole; data movement that the plan decides */
+    const char *old = "0UNSHARD,0F0,0F1,,0B0,0W0,,0B1,0RESHARD\r\n1F0,1B0,1F1,1B1,1W0\r\n";
+    read = schedule_read(s, session_add_text(s, "old.csv", old, strlen(old)));
+    assert_non_null(read);
+    schedule_complete(read, (ScheduleParts){0});
+    got.n = 0;
+    schedule_print(read, &got);
+    assert_string_equal(got.at, "schedule table roles 2 chunks 1 micros 2\n"
+                                "role 0: 0F0 0SEND_F0 0F1 0SEND_F1 0RECV_B0 0BI0 0BW0 0RECV_B1 0BI1 0BW1 OPT\n"
+                                "role 1: 0RECV_F0 0F0 0BI0 0SEND_B0 0RECV_F1 0F1 0BI1 0SEND_B1 0BW1 0BW0 OPT\n");
+    check(s, read);
+    session_free(s);
+}
+
+static void test_picture(void **state) {
+    (void)state;
+    Session *s = session_new();
+    Text text = {.arena = s->arena};
+    schedule_draw(schedule_one_f_one_b(s, s->arena, 2, 2, parts), &text);
+    schedule_draw(schedule_zero_bubble(s, s->arena, 3, 3, parts), &text);
+    assert_string_equal(text.at, "schedule one_f_one_b: 2 stages, 2 micro-batches; a backward pass taken as two forward passes\n"
+                                 "    stage 0   F0 F1 .. .. B0 -- .. B1 --\n"
+                                 "    stage 1   .. F0 B0 -- F1 B1 -- .. ..\n"
+                                 "    idle: 33.3 % of the step\n"
+                                 "schedule zero_bubble: 3 stages, 3 micro-batches; a backward pass taken as two forward passes, its halves I and W as one each\n"
+                                 "    stage 0   F0 F1 F2 .. .. I0 W0 I1 W1 I2 W2\n"
+                                 "    stage 1   .. F0 F1 .. I0 F2 I1 W0 I2 W1 W2\n"
+                                 "    stage 2   .. .. F0 I0 F1 I1 F2 I2 W0 W1 W2\n"
+                                 "    idle: 18.2 % of the step\n");
+    session_free(s);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_progress), cmocka_unit_test(test_bubbles), cmocka_unit_test(test_live), cmocka_unit_test(test_copies),
-                                       cmocka_unit_test(test_hangs), cmocka_unit_test(test_text)};
+                                       cmocka_unit_test(test_hangs), cmocka_unit_test(test_text), cmocka_unit_test(test_torch), cmocka_unit_test(test_picture)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -34,9 +34,12 @@ static void add(Schedule *schedule, RoleSchedule *to, ActionKind kind, const Act
     int all = schedule->n_roles * schedule->n_chunks, chunk = pass->chunk * schedule->n_roles + role + step;
     if (chunk < 0 || chunk >= all || schedule->n_roles == 1) return;
     bool sends = kind == ACTION_SEND_F || kind == ACTION_SEND_B;
-    Action action = {
-        .kind = kind, .chunk = pass->chunk, .micro = pass->micro, .stream = sends, .peer = chunk % schedule->n_roles,
-        .span = pass->span};
+    Action action = {.kind = kind,
+                     .chunk = pass->chunk,
+                     .micro = pass->micro,
+                     .stream = sends,
+                     .peer = chunk % schedule->n_roles,
+                     .span = pass->span};
     vec_push(schedule->arena, &to->actions, action);
 }
 

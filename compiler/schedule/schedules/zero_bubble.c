@@ -1,7 +1,8 @@
-/* ZB-H1 (Qi et al. 2023, "Zero Bubble Pipeline Parallelism"): the backward pass is two actions, and only BI is on the way
- * of the gradients through the stages. Forward passes and BI alternate as in 1F1B; stage i runs BW of a micro-batch i
- * micro-batches later, in the time that would be idle. With equal times for F, BI and BW the bubble is a third of that of
- * 1F1B, (p - 1)(F + BI - BW), and no stage has more than p micro-batches between F and BW, what 1F1B has at its first. */
+/* ZB-H1 (Qi et al. 2023, "Zero Bubble Pipeline Parallelism"): the backward pass is two actions, and only BI is on the
+ * way of the gradients through the stages. Forward passes and BI alternate as in 1F1B; stage i runs BW of a micro-batch
+ * i micro-batches later, in the time that would be idle. With equal times for F, BI and BW the bubble is a third of
+ * that of 1F1B, (p - 1)(F + BI - BW), and no stage has more than p micro-batches between F and BW, what 1F1B has at its
+ * first. */
 #include "schedule/schedules.h"
 
 Schedule *schedule_zero_bubble(Session *s, Arena *arena, int stages, int micros, ScheduleParts parts) {
