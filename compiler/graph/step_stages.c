@@ -477,9 +477,6 @@ static bool cut_graph(Cutter *c, Graph *graph, const char *prefix) {
     count_uses(c);
     if (!place_nodes(c)) return false;
     make_edge_tensors(c, prefix);
-    for (int i = 0; i < c->edges.n; i++)
-        if (c->edges.at[i].out->flights > MAX_CHANNEL_DEPTH)
-            return refuse(c, c->edges.at[i].out->span, "a value that skips stages, with so many micro-batches");
     c->chunks = NEW_N(c->arena, Graph *, c->n_chunks);
     for (int chunk = 0; chunk < c->n_chunks; chunk++) c->chunks[chunk] = make_chunk(c, chunk);
     return true;

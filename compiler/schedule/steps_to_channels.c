@@ -21,9 +21,13 @@ static void add_transfer(Schedule *schedule, Step *const *steps, int role, const
         return;
     }
     const Transfer *other = find_receiver(steps[t->peer], t->channel);
-    int copies = t->tensor->flights > 1 ? t->tensor->flights : 1;
-    ScheduleChannel channel = {
-        .from = pass_of(schedule, role, t), .to = pass_of(schedule, t->peer, other), .depth = copies};
+    ScheduleChannel channel = {.from = pass_of(schedule, role, t), .to = pass_of(schedule, t->peer, other), .depth = 1};
+    if (t->tensor->flights > 1) {
+        int early = channel.from < channel.to ? channel.from / 2 : channel.to / 2;
+        int copies = schedule_copies(schedule, early % schedule->n_roles, early / schedule->n_roles, PHASE_F, PHASE_B);
+        if (copies > MAX_CHANNEL_DEPTH) copies = MAX_CHANNEL_DEPTH;
+        t->tensor->flights = channel.depth = copies < t->tensor->flights ? copies : t->tensor->flights;
+    }
     vec_push(schedule->arena, &schedule->channels, channel);
 }
 

@@ -1,5 +1,5 @@
-/* The timeline of a schedule: each pass begins when its stage is free and all that it needs is made. As numbers, and as a
- * picture:
+/* The timeline of a schedule: each pass begins when its stage is free and all that it needs is made. As numbers, and as
+ * a picture:
  *
  *     stage 0  F0 F1 .. .. .. B0 -- .. B1 --
  *     stage 1  .. F0 B0 -- F1 B1 -- .. .. ..

@@ -74,8 +74,8 @@ static Schedule *with_skips(Schedule *s) {
     int n = s->n_roles * s->n_chunks, last = s->n_roles - 1;
     for (int k = 2; k < n; k++) {
         if (k % s->n_roles == 0) continue; /* on the first stage itself */
-        vec_push(s->arena, &s->channels, (ScheduleChannel){.from = 0, .to = 2 * k, .depth = s->n_micro});
-        vec_push(s->arena, &s->channels, (ScheduleChannel){.from = 2 * k + 1, .to = 1, .depth = s->n_micro});
+        vec_push(s->arena, &s->channels, (ScheduleChannel){.from = 0, .to = 2 * k, .depth = schedule_copies(s, 0, 0, PHASE_F, PHASE_B)});
+        vec_push(s->arena, &s->channels, (ScheduleChannel){.from = 2 * k + 1, .to = 1, .depth = schedule_copies(s, 0, 0, PHASE_F, PHASE_B)});
     }
     vec_push(s->arena, &s->once, (OnceTransfer){.from = last, .to = 0});
     vec_push(s->arena, &s->once, (OnceTransfer){.from = 0, .to = last, .after_update = true});
