@@ -16,7 +16,7 @@
  * All ranks of a group run the same list, so they still meet in the same order; on the stages' axis they do not, and
  * nothing there is split. A start never waits, so the proof of the schedule holds: each wait is for ranks that have
  * passed the same place. */
-#include "kernels/kernels.h"
+#include "kernels/overlap.h"
 
 #include <stdlib.h>
 
@@ -27,60 +27,7 @@ typedef struct Overlap {
     int stage_axis;
 } Overlap;
 
-/* A collective that runs. */
-typedef struct Flight {
-    Kernel *kernel;
-    bool ends_here; /* in the list that starts it; else steps 1 to 3 have placed its finish */
-} Flight;
-typedef VEC(Flight) Flights;
-
 /* ---- what a kernel touches ----------------------------------------------------------------------- */
-
-bool kernel_writes(const Kernel *kernel, int ref) {
-    switch (kernel->kind) {
-    case KERNEL_LOOP:
-        for (int i = 0; i < kernel->loop->code.n; i++) {
-            const LoopInstr *instr = &kernel->loop->code.at[i];
-            if (instr->op == LOOP_STORE && instr->access.pointer == ref) return true;
-        }
-        return false;
-    case KERNEL_PRODUCT: return ref >= 2; /* the epilogue's may be read only: that is never wrong */
-    case KERNEL_ATTEND: return ref == 3 || ref == 4;
-    case KERNEL_ATTEND_GRAD: return ref >= 6;
-    case KERNEL_SCATTER: return ref == 0;
-    case KERNEL_TOP_K: return ref >= 1;
-    case KERNEL_COLLECTIVE: return ref == 1;
-    case KERNEL_TRANSFER: return kernel->handover->kind == HANDOVER_RECV;
-    case KERNEL_FINISH:
-    case KERNEL_REPEAT: return false;
-    }
-    return false;
-}
-
-double kernel_runs(const Kernel *kernel, double times, int64_t rounds, int64_t micros) {
-    if (kernel->rounds != ROUNDS_ALL) times *= (double)(rounds - 1) / (double)rounds;
-    return kernel->micro ? times / (double)micros : times;
-}
-
-/* Two slots, or two layers' parts, of one buffer. */
-static bool apart(const BufferRef *a, const BufferRef *b) {
-    if (!a->step || a->step != b->step || a->scale != b->scale || a->modulus != b->modulus) return false;
-    int64_t by = a->shift - b->shift;
-    return a->modulus ? by % a->modulus != 0 : by != 0;
-}
-
-static bool refs_meet(const BufferRef *a, const BufferRef *b) { return a->buffer == b->buffer && !apart(a, b); }
-
-/* Whether the kernel, or one in its body, must not run while the collective does. */
-static bool conflicts(const Kernel *kernel, const Kernel *started) {
-    for (int i = 0; i < kernel->body.n; i++)
-        if (conflicts(kernel->body.at[i], started)) return true;
-    for (int i = 0; i < kernel->n_refs; i++) {
-        if (refs_meet(&kernel->refs[i], &started->refs[1])) return true;
-        if (kernel_writes(kernel, i) && refs_meet(&kernel->refs[i], &started->refs[0])) return true;
-    }
-    return false;
-}
 
 /* Whether the kernels may change places. */
 static bool independent(const Kernel *a, const Kernel *b) {
@@ -120,30 +67,9 @@ static bool splits(const Overlap *o, const Kernel *kernel) {
 
 /* ---- copies for another round --------------------------------------------------------------------- */
 
-static Kernel *kernel_copy(const Overlap *o, const Kernel *from) {
-    Kernel *kernel = NEW(o->arena, Kernel);
-    *kernel = *from;
-    kernel->refs = NEW_N(o->arena, BufferRef, from->n_refs + 1);
-    if (from->n_refs) memcpy(kernel->refs, from->refs, sizeof *kernel->refs * (size_t)from->n_refs);
-    return kernel;
-}
-
-/* The kernel as a round `by` later does it. */
-static Kernel *kernel_shifted(const Overlap *o, const Kernel *from, int64_t by, Rounds rounds) {
-    Kernel *kernel = kernel_copy(o, from);
-    kernel->rounds = rounds;
-    for (int i = 0; i < kernel->n_refs; i++) {
-        BufferRef *ref = &kernel->refs[i];
-        if (!ref->step) continue;
-        ref->shift += ref->scale * by;
-        if (ref->modulus && ref->scale > 0) ref->shift = (ref->shift % ref->modulus + ref->modulus) % ref->modulus;
-    }
-    return kernel;
-}
-
 /* The kernel as it is outside of the repeat, for layer `index`. */
 static Kernel *kernel_fixed(const Overlap *o, const Kernel *from, int64_t index) {
-    Kernel *kernel = kernel_copy(o, from);
+    Kernel *kernel = kernel_copy(o->arena, from);
     for (int i = 0; i < kernel->n_refs; i++) {
         BufferRef *ref = &kernel->refs[i];
         if (!ref->step) continue;
@@ -261,7 +187,7 @@ static void fetch_ahead(const Overlap *o, Kernel *repeat, KernelList *before, Ke
         Kernel *kernel = fetch.at[i];
         kernel->begins = kernel->kind == KERNEL_COLLECTIVE;
         Kernel *first = kernel_fixed(o, kernel, repeat->descending ? repeat->count - 1 : 0);
-        Kernel *next = kernel_shifted(o, kernel, repeat->descending ? -1 : 1, ROUNDS_BUT_LAST);
+        Kernel *next = kernel_shifted(o->arena, kernel, repeat->descending ? -1 : 1, ROUNDS_BUT_LAST);
         first->first = first->last = repeat->first;
         vec_push(o->arena, before, first);
         vec_push(o->arena, top, next);
@@ -323,7 +249,7 @@ static void add_later(const Overlap *o, Kernel *repeat, KernelList *top, KernelL
         vec_push(o->arena, after, finishes.at[i]);
     }
     for (int i = 0; i < users.n; i++) {
-        vec_push(o->arena, top, kernel_shifted(o, users.at[i], repeat->descending ? 1 : -1, ROUNDS_BUT_FIRST));
+        vec_push(o->arena, top, kernel_shifted(o->arena, users.at[i], repeat->descending ? 1 : -1, ROUNDS_BUT_FIRST));
         Kernel *last = kernel_fixed(o, users.at[i], repeat->descending ? 0 : repeat->count - 1);
         last->first = last->last = repeat->last;
         vec_push(o->arena, after, last);
@@ -454,7 +380,7 @@ static bool join_in_backward(const Overlap *o, const Kernel *collective) {
     if (!micro) return false;
     int at = entry->body.n - 1;
     while (!touches(entry->body.at[at], buffer)) at--;
-    Kernel *kernel = kernel_copy(o, collective), *repeat = entry->body.at[at];
+    Kernel *kernel = kernel_copy(o->arena, collective), *repeat = entry->body.at[at];
     kernel->begins = true;
     kernel->micro = micro;
     if (repeat->kind != KERNEL_REPEAT) {
@@ -523,25 +449,10 @@ static void finish_flights(const Overlap *o, Flights *flights, int axis, KernelL
 
 static void finish_conflicts(const Overlap *o, Flights *flights, const Kernel *next, KernelList *out) {
     for (int i = 0; i < flights->n; i++)
-        if (conflicts(next, flights->at[i].kernel)) {
+        if (kernel_conflicts(next, flights->at[i].kernel)) {
             finish_flights(o, flights, flights->at[i].kernel->collective->axis, out);
             i = -1;
         }
-}
-
-static bool finishes(const Kernel *kernel, int axis) { return kernel->kind == KERNEL_FINISH && kernel->axis == axis; }
-
-/* What the kernel itself finishes first of all. */
-static void forget_finished(Flights *flights, const Kernel *kernel) {
-    int left = 0;
-    for (int i = 0; i < flights->n; i++) {
-        int axis = flights->at[i].kernel->collective->axis;
-        bool ends = finishes(kernel, axis);
-        for (int k = 0; k < kernel->body.n && kernel->body.at[k]->kind == KERNEL_FINISH; k++)
-            ends |= finishes(kernel->body.at[k], axis);
-        if (!ends) flights->at[left++] = flights->at[i];
-    }
-    flights->n = left;
 }
 
 static void share_finishes(const Overlap *o, KernelList *list) {
@@ -550,7 +461,7 @@ static void share_finishes(const Overlap *o, KernelList *list) {
     for (int i = 0; i < list->n; i++) {
         Kernel *kernel = list->at[i];
         if (kernel->kind == KERNEL_REPEAT) share_finishes(o, &kernel->body);
-        forget_finished(&flights, kernel);
+        flights_end(&flights, kernel);
         finish_conflicts(o, &flights, kernel, &out);
         if (splits(o, kernel)) {
             vec_push(o->arena, &flights, (Flight){kernel, !kernel->begins});
@@ -574,71 +485,4 @@ void kernels_overlap(RoleProgram *program, const Schedule *schedule, int stage_a
     Entry *update = entry_named(program, "update");
     if (update) start_early(&o, &update->body, true);
     for (int i = 0; i < program->entries.n; i++) share_finishes(&o, &program->entries.at[i].body);
-}
-
-/* ---- the check ---------------------------------------------------------------------------------------- */
-
-typedef struct Walk {
-    Arena *arena;
-    const Overlap *o;
-    Flights flights;
-    Text *why;
-} Walk;
-
-static bool walk_list(Walk *w, const KernelList *list);
-
-/* Two rounds: what the first leaves in flight is of the round before to the second. */
-static bool walk_repeat(Walk *w, const Kernel *repeat) {
-    for (int round = 0; round < 2; round++) {
-        if (!walk_list(w, &repeat->body)) return false;
-        for (int i = 0; i < w->flights.n; i++)
-            w->flights.at[i].kernel = kernel_shifted(w->o, w->flights.at[i].kernel, repeat->descending ? 1 : -1,
-                                                     w->flights.at[i].kernel->rounds);
-    }
-    return true;
-}
-
-static bool walk_list(Walk *w, const KernelList *list) {
-    for (int k = 0; k < list->n; k++) {
-        Kernel *kernel = list->at[k];
-        if (kernel->kind == KERNEL_REPEAT) {
-            if (!walk_repeat(w, kernel)) return false;
-            continue;
-        }
-        if (kernel->kind == KERNEL_FINISH || (kernel->kind == KERNEL_COLLECTIVE && !kernel->begins)) {
-            Kernel end = {.kind = KERNEL_FINISH, .axis = kernel->collective ? kernel->collective->axis : kernel->axis};
-            forget_finished(&w->flights, &end);
-        }
-        for (int i = 0; i < w->flights.n; i++)
-            if (conflicts(kernel, w->flights.at[i].kernel)) {
-                text_printf(w->why, "`%s` touches what `%s` has in flight", kernel->name,
-                            w->flights.at[i].kernel->name);
-                return false;
-            }
-        if (kernel->begins) vec_push(w->arena, &w->flights, (Flight){kernel, true});
-    }
-    return true;
-}
-
-/* What backward passes start, the update finishes. */
-bool overlap_verify(const RoleProgram *program, Text *why) {
-    Overlap o = {.arena = program->arena};
-    Flights joined = {0};
-    for (int i = 0; i < program->entries.n; i++) {
-        const Entry *entry = &program->entries.at[i];
-        Walk w = {.arena = program->arena, .o = &o, .why = why};
-        if (strcmp(entry->name, "update") == 0) w.flights = joined;
-        if (!walk_list(&w, &entry->body)) return false;
-        for (int k = 0; k < w.flights.n; k++) {
-            const Kernel *kernel = w.flights.at[k].kernel;
-            bool next = kernel->rounds == ROUNDS_BUT_LAST; /* the last round starts none */
-            if (kernel->micro)
-                vec_push(program->arena, &joined, w.flights.at[k]);
-            else if (!next) {
-                text_printf(why, "`%s` of `%s` is never finished", kernel->name, entry->name);
-                return false;
-            }
-        }
-    }
-    return true;
 }
