@@ -266,7 +266,7 @@ static Kernel *first_repeat(const RoleProgram *program, const char *entry) {
 static void test_overlap(void **state) {
     (void)state;
     Built b = build(GPT_DEEP, "plan p {\n mesh data = 2\n batch on data\n weights on data\n microbatch 1\n}\n", NULL);
-    Text why = {0};
+    Text why = {.arena = b.s->arena};
     static const char *const halves[] = {"F", "B"};
     for (int half = 0; half < 2; half++) {
         Kernel *repeat = first_repeat(b.program, halves[half]);
