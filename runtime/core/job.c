@@ -30,6 +30,9 @@ PrtJob *prt_job_init(void *memory, int n_ranks, int n_axes) {
     return job;
 }
 
+/* Where each thread has a core, the others are about to come; else one of them waits for this core. */
+int prt_job_spin(int threads, int cores) { return threads <= cores ? 2000 : 50; }
+
 bool prt_job_first(PrtJob *job, int rank, const char *message) {
     int none = 0;
     bool first = atomic_compare_exchange_strong(&job->first, &none, rank + 1);

@@ -73,6 +73,8 @@ struct PrtJob {
 /* Bytes of the control block for this many ranks and axes, and its set-up in zeroed memory. */
 int64_t prt_job_bytes(int n_ranks, int n_axes);
 PrtJob *prt_job_init(void *memory, int n_ranks, int n_axes);
+/* PrtJob.spin for this many threads of all ranks on these cores. */
+int prt_job_spin(int threads, int cores);
 /* Leaves the job without a message (another rank has one). */
 _Noreturn void prt_leave(PrtRank *rank, int status);
 /* Keeps a message as the job's first failure, unless there is one. False: there was one. */
