@@ -1,5 +1,7 @@
-/* Groups and barriers. A waiting rank first spins, then yields, then sleeps on a futex in short turns, looking at each
- * turn whether the job was given up and whether the others are overdue. */
+/* Groups and barriers. A waiting rank first spins, then gives its core to who wants it, then sleeps on a futex in short
+ * turns, looking at each turn whether the job was given up and whether the others are overdue. Spinning is short: when
+ * the one it waits for has no core, every pause delays it, and where nobody else wants the core a yield returns at
+ * once. */
 #include "comm/comm.h"
 
 #include "core/util.h"
@@ -11,6 +13,8 @@
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
+
+static const double YIELDING = 200e-6; /* seconds; to sleep and to be woken costs some tens of microseconds */
 
 PrtGroup prt_group(const PrtRank *rank, int axis) {
     if (axis == PRT_WORLD) {
@@ -68,12 +72,12 @@ bool prt_wait_change(PrtRank *rank, atomic_uint *word, atomic_uint *waiting, uns
         if (atomic_load_explicit(word, memory_order_acquire) != value) return true;
         pause_core();
     }
-    for (int i = 0; i < 64; i++) {
+    double start = prt_now();
+    for (int i = 0; i % 16 || prt_now() - start < YIELDING; i++) {
         if (atomic_load_explicit(word, memory_order_acquire) != value) return true;
-        if (atomic_load(&job->abort)) prt_leave(rank, PRT_EXIT_ABORTED);
+        if (atomic_load_explicit(&job->abort, memory_order_relaxed)) prt_leave(rank, PRT_EXIT_ABORTED);
         sched_yield();
     }
-    double start = prt_now();
     atomic_fetch_add(waiting, 1);
     while (atomic_load(word) == value) {
         bool late = prt_now() - start > job->timeout;

@@ -21,7 +21,7 @@ PrtJob *prt_job_init(void *memory, int n_ranks, int n_axes) {
     job->n_ranks = n_ranks;
     job->n_axes = n_axes;
     job->timeout = 600;
-    job->spin = 2000;
+    job->spin = prt_job_spin(1, 1);
     job->status = (PrtStatus *)(void *)at;
     at += (size_t)n_ranks * sizeof(PrtStatus);
     job->barriers = (PrtBarrier *)(void *)at;
@@ -29,6 +29,9 @@ PrtJob *prt_job_init(void *memory, int n_ranks, int n_axes) {
     job->slots = (PrtSlot *)(void *)at;
     return job;
 }
+
+/* Where each thread has a core, the others are about to come; else one of them waits for this core. */
+int prt_job_spin(int threads, int cores) { return threads <= cores ? 500 : 20; }
 
 bool prt_job_first(PrtJob *job, int rank, const char *message) {
     int none = 0;

@@ -11,7 +11,7 @@
 #define PRT_EXIT_ABORTED 3 /* a rank that left because another had failed; never the job's own status */
 #define PRT_EXIT_STOPPED 75
 
-#define PRT_INLINE 64 /* 32-bit elements that a small all-reduce passes by value */
+#define PRT_INLINE 2048 /* 32-bit elements that a small collective passes by value */
 
 typedef struct PrtBarrier {
     _Alignas(64) atomic_uint generation; /* futex word */
@@ -47,8 +47,10 @@ typedef struct PrtChannel {
     atomic_uint posted_waiting;
     _Alignas(64) atomic_uint taken;
     atomic_uint taken_waiting;
-    int64_t bytes;
-    const void *data[PRT_CHANNEL_DEPTH];
+    struct {
+        const void *data;
+        int64_t bytes;
+    } messages[PRT_CHANNEL_DEPTH]; /* by the message's number */
 } PrtChannel;
 
 struct PrtJob {
@@ -73,6 +75,8 @@ struct PrtJob {
 /* Bytes of the control block for this many ranks and axes, and its set-up in zeroed memory. */
 int64_t prt_job_bytes(int n_ranks, int n_axes);
 PrtJob *prt_job_init(void *memory, int n_ranks, int n_axes);
+/* PrtJob.spin for this many threads of all ranks on these cores. */
+int prt_job_spin(int threads, int cores);
 /* Leaves the job without a message (another rank has one). */
 _Noreturn void prt_leave(PrtRank *rank, int status);
 /* Keeps a message as the job's first failure, unless there is one. False: there was one. */
