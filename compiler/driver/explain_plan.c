@@ -55,12 +55,15 @@ static void add_line(Explanation *e, Line line) {
     vec_push(e->s->arena, &e->lines, line);
 }
 
-static void collect(Explanation *e, int role, const char *entry, const KernelList *list, double times) {
+/* `rounds`: of the repeat that the list is the body of; else 1. */
+static void collect(Explanation *e, int role, const char *entry, const KernelList *list, double times, int64_t rounds) {
     for (int i = 0; i < list->n; i++) {
         const Kernel *kernel = list->at[i];
         const Collective *c = kernel->collective;
-        Line line = {.kernel = kernel, .entry = entry, .first = role, .last = role, .times = times};
-        if (kernel->kind == KERNEL_REPEAT) collect(e, role, entry, &kernel->body, times * (double)kernel->count);
+        Line line = {.kernel = kernel, .entry = entry, .first = role, .last = role};
+        line.times = kernel_runs(kernel, times, rounds, e->facts->step->micros);
+        if (kernel->kind == KERNEL_REPEAT)
+            collect(e, role, entry, &kernel->body, times * (double)kernel->count, kernel->count);
         if (kernel->kind == KERNEL_COLLECTIVE) {
             line.bytes = (double)c->elements * (double)dtype_bytes(c->dtype);
             add_line(e, line);
@@ -81,7 +84,7 @@ static double runs_a_step(const Explanation *e, int role, const char *entry) {
     int chunk = entry[length] ? atoi(entry + length + 1) : 0, n = 0;
     const RoleSchedule *list = &e->facts->schedule->roles[role];
     for (int i = 0; i < list->actions.n; i++) {
-        const char *text = action_text(list->actions.at[i].kind);
+        const char *text = action_name(list->actions.at[i].kind);
         for (size_t k = 0; k < sizeof words / sizeof *words; k++)
             if (strcmp(text, words[k].action) == 0) text = words[k].entry;
         n += strlen(text) == length && memcmp(text, entry, length) == 0 && list->actions.at[i].chunk == chunk;
@@ -95,7 +98,7 @@ static void collect_all(Explanation *e) {
         for (int i = 0; i < role->entries.n; i++) {
             const Entry *entry = &role->entries.at[i];
             double times = runs_a_step(e, r, entry->name);
-            if (times > 0) collect(e, r, entry->name, &entry->body, times);
+            if (times > 0) collect(e, r, entry->name, &entry->body, times, 1);
         }
     }
 }

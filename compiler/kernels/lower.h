@@ -25,7 +25,7 @@ struct Unit {
     Shape reduced;    /* its inner dimensions; empty: elementwise */
     bool merged;      /* swallowed by another */
     bool done;
-    int mark;
+    int mark, seen; /* stamps of walks over units */
 };
 
 /* What the lowering knows of a node's value; Node.mark points to it. */
@@ -44,8 +44,9 @@ typedef struct Value {
     Location place;
     Location *outs; /* of tuple nodes: a place for each result; has_outs marks those given beforehand */
     bool *has_outs, *outs_accumulate;
-    int *outs_copies; /* as `copies`; 0: not saved */
-    int uses_left;    /* units that have still to read it */
+    int *outs_copies;          /* as `copies`; 0: not saved */
+    int uses_left;             /* units that have still to read it */
+    VEC(const Node *) readers; /* while units are made: nodes of its region's units that read it */
 } Value;
 
 typedef struct Lowering {
@@ -65,6 +66,7 @@ typedef struct Lowering {
     int names;                            /* for symbol names */
     Map *tensors;                         /* Tensor name -> Buffer */
     Map carries;                          /* repeat node -> memory of its carries */
+    int stamp;                            /* of walks over units, of both halves: see Unit.mark */
 } Lowering;
 
 Value *value_of(const Node *node);                         /* BUG when it has none */
