@@ -1,5 +1,10 @@
-/* What the stages of a program hand to each other, as channels of its schedule: also values that skip chunks, those
- * that stay on a stage, and what goes from stage to stage once a step. */
+/* What the stages of a program hand to each other, as channels of its schedule.
+ *
+ * In: the steps of all stages, with their transfers. Out: the schedule's channels (also those of values that skip
+ * chunks) and its once-a-step transfers; and the number of copies of values that skip chunks. Such a value is taken
+ * long after it is made; between the two there are at most the micro-batches that the earlier of the two chunks has
+ * between its forward and its backward pass, and a channel has room for so many. Fewer would be right as well, since a
+ * pass waits for room; whether they suffice is what schedule_progress shows. */
 #include "graph/graph.h"
 #include "schedule/schedule.h"
 
