@@ -63,6 +63,8 @@ typedef struct LiveNodes {
 } LiveNodes;
 LiveNodes graph_live_nodes(Arena *arena, const Graph *graph, bool (*counts)(const Output *output));
 void live_nodes_add(LiveNodes *live, const Node *node); /* and what it needs */
+/* Sums over `dim` of what its repeat stacks become carries of the repeat (layer_sums.c). */
+void graph_carry_layer_sums(Graph *graph, const Dim *dim);
 /* Marks the nodes of a chunk's backward half that no other stage waits for as `deferred` (split_backward.c). */
 void graph_split_backward(Graph *graph);
 /* Drops what no output needs: nodes, and carries, slices, captures and stacked results of repeats; numbers the rest. */

@@ -465,6 +465,7 @@ static void make_edge_tensors(Cutter *c, const char *prefix) {
 static bool cut_graph(Cutter *c, Graph *graph, const char *prefix) {
     c->graph = graph;
     c->dim = graph_find_dim(graph, c->cut->dim);
+    graph_carry_layer_sums(graph, c->dim);
     c->edges.n = 0;
     c->pos = NEW_N(c->arena, int, graph->n_nodes + 1);
     c->uses = NEW_N(c->arena, int, graph->n_nodes + 1);
