@@ -61,7 +61,7 @@ static void collect(Explanation *e, int role, const char *entry, const KernelLis
         const Kernel *kernel = list->at[i];
         const Collective *c = kernel->collective;
         Line line = {.kernel = kernel, .entry = entry, .first = role, .last = role};
-        line.times = kernel_runs(kernel, times, rounds, e->facts->step->micros);
+        line.times = kernel_runs(kernel, times, rounds, e->facts->schedule->n_micro);
         if (kernel->kind == KERNEL_REPEAT)
             collect(e, role, entry, &kernel->body, times * (double)kernel->count, kernel->count);
         if (kernel->kind == KERNEL_COLLECTIVE) {
@@ -84,7 +84,7 @@ static double runs_a_step(const Explanation *e, int role, const char *entry) {
     int chunk = entry[length] ? atoi(entry + length + 1) : 0, n = 0;
     const RoleSchedule *list = &e->facts->schedule->roles[role];
     for (int i = 0; i < list->actions.n; i++) {
-        const char *text = action_name(list->actions.at[i].kind);
+        const char *text = action_text(list->actions.at[i].kind);
         for (size_t k = 0; k < sizeof words / sizeof *words; k++)
             if (strcmp(text, words[k].action) == 0) text = words[k].entry;
         n += strlen(text) == length && memcmp(text, entry, length) == 0 && list->actions.at[i].chunk == chunk;

@@ -64,9 +64,9 @@ typedef struct Lowering {
     int copies[PHASE_COUNT][PHASE_COUNT]; /* micro-batches between the start of one action and the end of another */
     bool entry_drains;                    /* waits are for all messages */
     int names;                            /* for symbol names */
+    int stamp;                            /* of walks over units: see Unit.mark */
     Map *tensors;                         /* Tensor name -> Buffer */
     Map carries;                          /* repeat node -> memory of its carries */
-    int stamp;                            /* of walks over units, of both halves: see Unit.mark */
 } Lowering;
 
 Value *value_of(const Node *node);                         /* BUG when it has none */

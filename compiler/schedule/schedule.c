@@ -7,7 +7,7 @@ static const char *const texts[] = {
 #undef ACTION
 };
 
-const char *action_name(ActionKind kind) { return texts[kind]; }
+const char *action_text(ActionKind kind) { return texts[kind]; }
 
 static bool action_sends(const Action *a) { return a->kind == ACTION_SEND_F || a->kind == ACTION_SEND_B; }
 
@@ -74,7 +74,7 @@ static const PassRule *rule_of(ActionKind kind) {
 /* Where an action stands in its file; the rule's place for one that a generator has made. */
 static Span action_span(const Action *a, Span span) { return a->span.file ? a->span : span; }
 
-static const char *name_of(const Schedule *schedule, const Action *a) {
+static const char *action_name(const Schedule *schedule, const Action *a) {
     Text text = {.arena = schedule->arena};
     action_print(a, &text);
     return text.at;
@@ -94,7 +94,7 @@ static bool verify_pass(const Schedule *schedule, int role, const Action *a, int
         wrong = "stands after the update `OPT`";
     *seen |= rule->is;
     if (wrong)
-        diag_error(schedule->session, "P0704", action_span(a, span), "role %d: `%s` %s", role, name_of(schedule, a),
+        diag_error(schedule->session, "P0704", action_span(a, span), "role %d: `%s` %s", role, action_name(schedule, a),
                    wrong);
     return !wrong;
 }
@@ -123,7 +123,7 @@ static bool verify_role(const Schedule *schedule, int role, Span span) {
         const Action *a = &list->actions.at[i];
         if (a->chunk >= schedule->n_chunks || a->micro >= schedule->n_micro) {
             diag_error(schedule->session, "P0703", action_span(a, span),
-                       "role %d: `%s` is outside %d chunks and %d micro-batches", role, name_of(schedule, a),
+                       "role %d: `%s` is outside %d chunks and %d micro-batches", role, action_name(schedule, a),
                        schedule->n_chunks, schedule->n_micro);
             return false;
         }

@@ -67,7 +67,6 @@ void schedule_set_transfers(Schedule *schedule, struct Step *const *steps);
 /* Runs all roles at once, a send waiting for its receive. False, reported at `span`: they would hang (with the cycle),
  * or an action uses what is not there. */
 bool schedule_progress(const Schedule *schedule, Span span);
-const char *action_name(ActionKind kind);           /* "F" */
 void action_print(const Action *action, Text *out); /* "0F3", "0SEND_F3", "0SEND_F3!" for one that waits, "OPT" */
 /* Whether backward passes are two actions, BI and BW. */
 bool schedule_splits_backward(const Schedule *schedule);

@@ -84,7 +84,7 @@ static bool read_action(Reader *r, const char *word, size_t n, Action *action) {
     bool good = read_cell(word, n, &cell);
     *action = (Action){.chunk = cell.number, .micro = cell.micro, .peer = -1, .span = reader_span(r, word, word + n)};
     for (int k = 0; good && k < ACTION_COUNT_; k++) {
-        if (!word_is(cell.kind, cell.kind_length, action_name((ActionKind)k))) continue;
+        if (!word_is(cell.kind, cell.kind_length, action_text((ActionKind)k))) continue;
         action->kind = (ActionKind)k;
         action->stream = action_sends(action->kind) && !cell.waits;
         if (cell.has_number == (cell.micro >= 0) && (!cell.waits || action_sends(action->kind))) return true;

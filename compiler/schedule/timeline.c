@@ -65,7 +65,7 @@ Timeline schedule_timeline(const Schedule *schedule, PassTimes times) {
 enum { MOST_COLUMNS = 120 }; /* of a line, without the stage's name */
 
 static const char *cell_text(const Schedule *schedule, const Action *a) {
-    const char *kind = a->kind == ACTION_BI ? "I" : a->kind == ACTION_BW ? "W" : action_name(a->kind);
+    const char *kind = a->kind == ACTION_BI ? "I" : a->kind == ACTION_BW ? "W" : action_text(a->kind);
     const char *chunk = schedule->n_chunks == 1 ? "" : arena_printf(schedule->arena, "%c", 'a' + a->chunk % 26);
     return arena_printf(schedule->arena, "%s%d%s", kind, a->micro, chunk);
 }
