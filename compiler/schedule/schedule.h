@@ -52,6 +52,7 @@ typedef struct Schedule {
 
 Schedule *schedule_new(Session *s, Arena *arena, const char *name, int stages, int chunks, int micros);
 
+const char *action_text(ActionKind kind); /* "F" */
 void schedule_print(const Schedule *schedule, Text *out);
 /* The passes as a table of PyTorch's pipelining, for torch.distributed.pipelining's `_load_csv`. */
 void schedule_print_torch(const Schedule *schedule, Text *out);
