@@ -347,16 +347,18 @@ static void add_hidden_dims(Graph *model, const Region *region) {
 }
 
 void step_stepper(Stepper *st, Session *s, const Train *train, const Plan *plan, ModelGraph *whole) {
-    const ModelGraph *model = model_repeated(s, plan, model_padded(s, plan, whole));
+    const ModelGraph *full = model_repeated(s, plan, model_padded(s, plan, whole));
+    add_hidden_dims(full->graph, &full->graph->top);
+    const ModelGraph *model = model_narrowed(s, plan, full);
     Step *step = NEW(s->arena, Step);
-    *st = (Stepper){.s = s, .arena = s->arena, .train = train, .plan = plan, .model = model, .step = step};
+    *st =
+        (Stepper){.s = s, .arena = s->arena, .train = train, .plan = plan, .model = model, .whole = full, .step = step};
     step->session = s;
     step->model = model;
     st->lr = scalar(st, "lr", CLASS_SCALAR, DT_F32);
     st->number = scalar(st, "step", CLASS_SCALAR, DT_I32);
     st->seed = scalar(st, "seed", CLASS_SCALAR, DT_I32);
     st->position = scalar(st, "position", CLASS_SCALAR, DT_I32);
-    add_hidden_dims(model->graph, &model->graph->top);
 }
 
 Step *step_micro(Stepper *st) {

@@ -17,7 +17,7 @@ typedef struct Stepper {
     Arena *arena;
     const Train *train;
     const Plan *plan;
-    const ModelGraph *model;
+    const ModelGraph *model, *whole; /* whole: in f32, what samples */
     Step *step;
     Tensor *lr, *number, *seed, *position; /* scalars; number: `step` */
     Tensor *targets, *targets_partial;     /* weights of the targets, summed; NULL without a mask */
@@ -61,6 +61,9 @@ Node *step_share(Stepper *st, Graph *graph, Node *value);
 const ModelGraph *model_padded(Session *s, const Plan *plan, const ModelGraph *model);
 /* The model with copies of the factor that the plan repeats (repeat_heads.c); the model itself when it repeats none. */
 const ModelGraph *model_repeated(Session *s, const Plan *plan, const ModelGraph *model);
+/* The model with the casts that the plan's `precision` asks for (precision.c); the model itself in fp32. */
+const ModelGraph *model_narrowed(Session *s, const Plan *plan, const ModelGraph *model);
+DType plan_dtype(const Plan *plan);
 /* A copy of the model, with the dimensions, tensors and rule of `setup`, and more dimensions. */
 ModelGraph *model_rewritten(Session *s, const ModelGraph *model, Copy *setup, Dim *const *more, int n_more);
 /* x with `outside` behind the end of a padded dimension. */

@@ -227,10 +227,6 @@ const char *plan_unbuilt(const Plan *plan, Span *where) {
         *where = plan->recompute_span;
         return "recomputation of all but every n-th layer";
     }
-    if (strcmp(plan->precision, "fp32") != 0) {
-        *where = plan->precision_span;
-        return "a precision other than fp32";
-    }
     return NULL;
 }
 

@@ -4,6 +4,7 @@
  * arenas, and meets them again. Small all-reduces go by value through the slots: one meeting, two sets of values in
  * turn (a rank can be at most one collective ahead). Sums are in the order of the ranks. */
 #include "comm/comm.h"
+#include "cpu/narrow.h"
 
 #include "log/trace.h"
 
@@ -40,8 +41,15 @@ CLONES static void combine_i32(int32_t *restrict sum, const int32_t *restrict x,
     }
 }
 
+/* Elements of 16 bits: moved as they are, summed in f32. */
+static bool is_narrow(const PrtCollective *c) { return c->dtype == PRT_ELEMENT_BF16 || c->dtype == PRT_ELEMENT_F16; }
+static int64_t bytes_of(const PrtCollective *c, int64_t n) { return n * (is_narrow(c) ? 2 : 4); }
+static const char *at(const PrtCollective *c, const void *base, int64_t i) {
+    return (const char *)base + bytes_of(c, i);
+}
+
 static void combine(const PrtCollective *c, void *sum, const void *x, int64_t n) {
-    if (c->dtype == 0)
+    if (c->dtype != 4 && c->dtype != 5)
         combine_f32(sum, x, n, c->reduce);
     else
         combine_i32(sum, x, n, c->reduce);
@@ -78,9 +86,20 @@ static void check_same(const Meeting *m) {
 }
 
 /* sum over the group of `n` elements at `offset` of each rank's input, into `sum` (the first n of it). */
-static void reduce_chunk(const Meeting *m, int64_t offset, int64_t n, uint32_t *sum) {
+static void reduce_chunk(const Meeting *m, int64_t offset, int64_t n, void *sum) {
+    const PrtCollective *c = m->what;
+    if (is_narrow(c)) {
+        float total[CHUNK], x[CHUNK];
+        prt_widen(c->dtype, at(c, slot_of(m, 0)->in, offset), total, n);
+        for (int j = 1; j < m->group.size; j++) {
+            prt_widen(c->dtype, at(c, slot_of(m, j)->in, offset), x, n);
+            combine(c, total, x, n);
+        }
+        prt_narrow(c->dtype, total, sum, n);
+        return;
+    }
     memcpy(sum, (const uint32_t *)slot_of(m, 0)->in + offset, (size_t)n * 4);
-    for (int j = 1; j < m->group.size; j++) combine(m->what, sum, (const uint32_t *)slot_of(m, j)->in + offset, n);
+    for (int j = 1; j < m->group.size; j++) combine(c, sum, (const uint32_t *)slot_of(m, j)->in + offset, n);
 }
 
 /* A kernel for prt_loop: rows are chunks of this rank's share [*pointers[1], *pointers[2]). */
@@ -91,13 +110,15 @@ static void all_reduce_rows(void *const *pointers, int64_t first, int64_t last) 
     for (int64_t chunk = first; chunk < last; chunk++) {
         int64_t lo = start + chunk * CHUNK, n = end - lo < CHUNK ? end - lo : CHUNK;
         reduce_chunk(m, lo, n, sum);
-        for (int j = 0; j < m->group.size; j++) memcpy((uint32_t *)slot_of(m, j)->out + lo, sum, (size_t)n * 4);
+        for (int j = 0; j < m->group.size; j++)
+            memcpy((char *)slot_of(m, j)->out + bytes_of(m->what, lo), sum, (size_t)bytes_of(m->what, n));
     }
 }
 
 static void all_reduce(const Meeting *m) {
-    int64_t n = m->what->elements, lines = (n + 15) / 16; /* of the cache: no two ranks write the same */
-    int64_t lo = lines * m->group.me / m->group.size * 16, hi = lines * (m->group.me + 1) / m->group.size * 16;
+    int64_t line = is_narrow(m->what) ? 32 : 16, n = m->what->elements, lines = (n + line - 1) / line;
+    /* lines of the cache: no two ranks write the same */
+    int64_t lo = lines * m->group.me / m->group.size * line, hi = lines * (m->group.me + 1) / m->group.size * line;
     if (hi > n) hi = n;
     void *pointers[] = {(void *)(uintptr_t)m, &lo, &hi};
     int64_t chunks = (hi - lo + CHUNK - 1) / CHUNK;
@@ -109,35 +130,35 @@ static void all_reduce(const Meeting *m) {
 
 static void reduce_scatter(const Meeting *m) {
     const PrtCollective *c = m->what;
-    uint32_t *out = slot_of(m, m->group.me)->out;
+    char *out = slot_of(m, m->group.me)->out;
     for (int64_t o = 0; o < c->outer; o++) {
         int64_t from = (o * m->group.size + m->group.me) * c->inner;
         for (int64_t i = 0; i < c->inner; i += CHUNK) {
             int64_t n = c->inner - i < CHUNK ? c->inner - i : CHUNK;
-            reduce_chunk(m, from + i, n, out + o * c->inner + i);
+            reduce_chunk(m, from + i, n, out + bytes_of(c, o * c->inner + i));
         }
     }
 }
 
 static void all_gather(const Meeting *m) {
     const PrtCollective *c = m->what;
-    uint32_t *out = slot_of(m, m->group.me)->out;
+    char *out = slot_of(m, m->group.me)->out;
     for (int64_t o = 0; o < c->outer; o++) {
         for (int j = 0; j < m->group.size; j++) {
-            const uint32_t *in = slot_of(m, j)->in;
-            memcpy(out + (o * m->group.size + j) * c->inner, in + o * c->inner, (size_t)c->inner * 4);
+            memcpy(out + bytes_of(c, (o * m->group.size + j) * c->inner), at(c, slot_of(m, j)->in, o * c->inner),
+                   (size_t)bytes_of(c, c->inner));
         }
     }
 }
 
 static void all_to_all(const Meeting *m) {
     const PrtCollective *c = m->what;
-    uint32_t *out = slot_of(m, m->group.me)->out;
+    char *out = slot_of(m, m->group.me)->out;
     for (int64_t o = 0; o < c->outer; o++) {
         for (int j = 0; j < m->group.size; j++) {
-            const uint32_t *in = slot_of(m, j)->in;
-            memcpy(out + (o * m->group.size + j) * c->inner, in + (o * m->group.size + m->group.me) * c->inner,
-                   (size_t)c->inner * 4);
+            memcpy(out + bytes_of(c, (o * m->group.size + j) * c->inner),
+                   at(c, slot_of(m, j)->in, (o * m->group.size + m->group.me) * c->inner),
+                   (size_t)bytes_of(c, c->inner));
         }
     }
 }
@@ -157,7 +178,7 @@ static void by_value(const Meeting *m, const void *in, void *out) {
 
 static void alone(const PrtCollective *c, const void *in, void *out) {
     int64_t elements = c->kind == PRT_ALL_REDUCE ? c->elements : c->outer * c->inner;
-    if (in != out) memcpy(out, in, (size_t)elements * 4);
+    if (in != out) memcpy(out, in, (size_t)bytes_of(c, elements));
 }
 
 static void check_address(PrtRank *rank, const PrtCollective *c, const void *p) {
@@ -171,9 +192,9 @@ void prt_collective(PrtRank *rank, const PrtCollective *c, const void *in, void 
     if (c->kind < 0 || c->kind > PRT_ALL_TO_ALL || c->axis < 0 || c->axis >= rank->n_axes) {
         prt_fail(rank, "unknown collective (kind %d, axis %d)", c->kind, c->axis);
     }
-    bool words =
-        c->dtype == 0 || c->dtype == 4 || (c->dtype == 5 && (c->reduce == 0 || c->reduce == 3)); /* f32, i32, u32 */
-    if (!words) prt_fail(rank, "%s: collectives of this dtype (%d) are not built", c->where, c->dtype);
+    bool built = c->dtype == 0 || c->dtype == 4 || (c->dtype == 5 && (c->reduce == 0 || c->reduce == 3)) ||
+                 is_narrow(c); /* f32, i32, u32, bf16, f16 */
+    if (!built) prt_fail(rank, "%s: collectives of this dtype (%d) are not built", c->where, c->dtype);
     Meeting m = {.rank = rank, .what = c, .group = prt_group(rank, c->axis)};
     if (m.group.size == 1 || !rank->job) {
         alone(c, in, out);
@@ -188,7 +209,7 @@ void prt_collective(PrtRank *rank, const PrtCollective *c, const void *in, void 
     mine->in = in;
     mine->out = out;
     mine->what[++rank->sequence[m.group.slot] & 1] = c;
-    if (c->kind == PRT_ALL_REDUCE && c->elements <= PRT_INLINE) {
+    if (c->kind == PRT_ALL_REDUCE && c->elements <= PRT_INLINE && !is_narrow(c)) {
         by_value(&m, in, out);
     } else {
         prt_barrier(rank, c->axis, c->where);
