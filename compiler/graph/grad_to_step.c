@@ -247,7 +247,9 @@ static void add_gradients(Stepper *st, Graph *body, Node *loss) {
     Node **values = NEW_N(st->arena, Node *, st->n_weights + 1);
     Recompute again = {.full = plan_recomputes_all(st->plan)};
     if (st->plan) again.names = st->plan->recompute.at, again.n = st->plan->recompute.n;
-    graph_to_grad(body, loss, st->weights, st->n_weights, &again, values);
+    Builder b = step_builder(body);
+    b.span = loss->span;
+    graph_to_grad(body, scale_loss(st, &b, loss), st->weights, st->n_weights, &again, values);
     int n = 0;
     for (int i = 0; i < st->n_weights; i++) {
         if (!values[i]) continue;
@@ -359,6 +361,7 @@ void step_stepper(Stepper *st, Session *s, const Train *train, const Plan *plan,
     st->number = scalar(st, "step", CLASS_SCALAR, DT_I32);
     st->seed = scalar(st, "seed", CLASS_SCALAR, DT_I32);
     st->position = scalar(st, "position", CLASS_SCALAR, DT_I32);
+    scale_open(st);
 }
 
 Step *step_micro(Stepper *st) {

@@ -194,6 +194,7 @@ void plan_check(Session *s, const Program *program, const Train *train, const Pl
     check_parts(&c);
     check_sizes(&c);
     check_batch(&c);
+    check_precision(&c);
 }
 
 /* ---- what is not built yet ---------------------------------------------------------------------- */
