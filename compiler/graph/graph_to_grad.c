@@ -290,18 +290,22 @@ static Node *widened(Builder *b, Node *value) {
     return build_op(b, OP_DOT, value->in, value->n_in, attrs);
 }
 
-/* What a narrowed weight's gradients add up to is f32: they go past the cast. */
+/* What a narrowed weight's gradients add up to is f32: they go past the cast. So do sums for rows of a table. */
 static void add_grad(Grad *grad, Level *level, Node *node, int result, Node *value) {
     if (!value || !is_active(grad, node)) return;
     build_in(grad, level, node);
     if (!shape_equal(&value->shape, &node->shape) && !node->n_outs) value = build_fit(&grad->b, value, &node->shape);
-    if (node->op == OP_CAST && node->in[0]->dtype == DT_F32 && is_weight(level, node->in[0])) {
-        value = widened(&grad->b, value);
-        node = node->in[0];
-    }
-    DType dtype = node->n_outs ? node->outs[result].dtype : node->dtype;
-    value = build_cast(&grad->b, value, dtype);
+    bool summed = value->op == OP_SUM || (value->op == OP_BROADCAST && value->in[0]->op == OP_SUM);
+    bool wide = summed && op_info(node)->lower == LOWER_GATHER;
+    if (node->op == OP_CAST && node->in[0]->dtype == DT_F32 && is_weight(level, node->in[0]))
+        node = node->in[0], wide = true;
+    value = wide ? widened(&grad->b, value)
+                 : build_cast(&grad->b, value, node->n_outs ? node->outs[result].dtype : node->dtype);
     Node **sum = &grads_of(grad, level, node)[result];
+    if (*sum && (*sum)->dtype != value->dtype) {
+        *sum = build_cast(&grad->b, *sum, DT_F32);
+        value = build_cast(&grad->b, value, DT_F32);
+    }
     *sum = *sum ? build_binary(&grad->b, OP_ADD, *sum, value) : value;
 }
 

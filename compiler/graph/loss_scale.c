@@ -70,6 +70,6 @@ void scale_update(Stepper *st, Builder *b) {
     step_output(b->graph, st->scale.factor, next, false);
     step_output(b->graph, st->scale.good, row, false);
     step_output(b->graph, st->scale.skipped, skipped, false);
-    result(st, b, "loss_scale", factor);
+    result(st, b, "loss_scale", next);
     result(st, b, "skipped_steps", skipped);
 }

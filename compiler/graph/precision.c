@@ -140,8 +140,8 @@ static void narrow_results(Narrowing *n, ModelGraph *model) {
 }
 
 DType plan_dtype(const Plan *plan) {
-    if (plan && strcmp(plan->precision, "bf16") == 0) return DT_BF16;
-    return plan && strcmp(plan->precision, "fp16") == 0 ? DT_F16 : DT_F32;
+    if (!plan || !plan->precision) return DT_F32; /* a plan of a test may say nothing */
+    return strcmp(plan->precision, "bf16") == 0 ? DT_BF16 : strcmp(plan->precision, "fp16") == 0 ? DT_F16 : DT_F32;
 }
 
 const ModelGraph *model_narrowed(Session *s, const Plan *plan, const ModelGraph *model) {

@@ -64,7 +64,7 @@ typedef enum LowerKind {
 } LowerKind;
 
 /* What the operator computes in when the plan's `precision` is a 16-bit type (graph/precision.c). Whatever the type of
- * its operands, each kernel computes in f32 and rounds what it stores. */
+ * its operands, each kernel computes in f32 and rounds each value to its type. */
 typedef enum OpPrecision {
     PRECISION_WIDEST, /* the type of its widest operand; weights count as narrow, constants as anything */
     PRECISION_NARROW, /* operands are narrowed: products, attention, rows of a table */

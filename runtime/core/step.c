@@ -172,7 +172,7 @@ static void stop_nonfinite(Trainer *t, const PrtStepLog *s) {
 /* Values that are not finite end the run; but with a loss scale they skip the step, while there is something to halve.
  */
 static bool is_bad(const PrtProgram *p, const PrtStepLog *s) {
-    if (s->loss_scale > 1 && !isfinite(s->grad_norm)) return false;
+    if (s->loss_scale >= 1 && !isfinite(s->grad_norm)) return false;
     return !isfinite(s->loss) || (prt_program_result(p, "grad_norm") && !isfinite(s->grad_norm));
 }
 
