@@ -242,8 +242,8 @@ static LoopValue emit_map(Emit *e, Node *node) {
     return value;
 }
 
-/* A value is what its type can hold, whether it is stored or stays inside the loop: so a plan's numbers do not depend on
- * what is fused. Numbers of the program are taken as they are. */
+/* A value is what its type can hold, whether it is stored or stays inside the loop: so a plan's numbers do not depend
+ * on what is fused. Numbers of the program are taken as they are. */
 static bool is_number(const Node *node) {
     if (node->op == OP_BROADCAST || node->op == OP_CAST) return is_number(node->in[0]);
     return node->n_in == 0;

@@ -436,8 +436,7 @@ static int add_gradients(Trial *t, DType dtype) {
     graph_to_grad(graph, graph->outputs.at[before - 1].value, inputs, n, NULL, gradients);
     for (int i = 0; i < n; i++) {
         Builder b = {.graph = graph, .region = &graph->top};
-        Node *value = gradients[i] ? gradients[i]
-                                   : build_broadcast(&b, build_const(&b, dtype, 0), &inputs[i]->shape);
+        Node *value = gradients[i] ? gradients[i] : build_broadcast(&b, build_const(&b, dtype, 0), &inputs[i]->shape);
         Name name = intern(t->session->names, arena_printf(t->session->arena, "gradient of %s", inputs[i]->name));
         graph_add_output(graph, graph_add_tensor(graph, name, CLASS_GRADIENT, value->dtype, value->shape, (Span){0}),
                          value, false);
@@ -470,8 +469,10 @@ static void try_precision(Trial *t) {
             const Tensor *tensor = exact->outputs.at[i].tensor, *narrow = t->graph->outputs.at[i].tensor;
             bool sum = i == before - 1; /* the target, where much cancels */
             if (sum || !dtype_is_float(tensor->dtype)) continue;
-            double error = nmse(read_tensor(t, one, tensor), read_tensor(t, other, narrow), shape_elements(&tensor->shape));
-            if (!(error <= types[k].bound)) failed(t, "in %s: `%s` differs, NMSE %g", types[k].name, tensor->name, error);
+            double error =
+                nmse(read_tensor(t, one, tensor), read_tensor(t, other, narrow), shape_elements(&tensor->shape));
+            if (!(error <= types[k].bound))
+                failed(t, "in %s: `%s` differs, NMSE %g", types[k].name, tensor->name, error);
         }
     }
 }
@@ -533,8 +534,8 @@ static void test_shardings(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_complete),  cmocka_unit_test(test_shapes),    cmocka_unit_test(test_expansions),
-        cmocka_unit_test(test_gradients), cmocka_unit_test(test_lowerings), cmocka_unit_test(test_shardings),
+        cmocka_unit_test(test_complete),   cmocka_unit_test(test_shapes),    cmocka_unit_test(test_expansions),
+        cmocka_unit_test(test_gradients),  cmocka_unit_test(test_lowerings), cmocka_unit_test(test_shardings),
         cmocka_unit_test(test_precisions),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
