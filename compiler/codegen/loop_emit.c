@@ -103,6 +103,8 @@ EMIT(emit_ieq, cg_icmp(g, LLVMIntEQ, x, y))
 EMIT(emit_select, cg_select(g, x, y, z))
 EMIT(emit_i_to_f, LLVMBuildSIToFP(g->builder, x, cg_like(g->f32, LLVMTypeOf(x)), ""))
 EMIT(emit_f_to_i, cg_f_to_i(g, x))
+EMIT(emit_to_bf16, cg_bf16_to_f32(g, cg_f32_to_bf16(g, x)))
+EMIT(emit_to_f16, cg_f16_to_f32(g, cg_f32_to_f16(g, x)))
 EMIT(emit_b_to_f, LLVMBuildUIToFP(g->builder, x, cg_like(g->f32, LLVMTypeOf(x)), ""))
 
 static V emit_imulhi(Codegen *g, V x, V y, V z) {
@@ -170,6 +172,8 @@ static Emit *const emitters[LOOP_OP_COUNT] = {
     [LOOP_F_TO_I] = emit_f_to_i,
     [LOOP_U_TO_UNIT] = emit_u_to_unit,
     [LOOP_B_TO_F] = emit_b_to_f,
+    [LOOP_TO_BF16] = emit_to_bf16,
+    [LOOP_TO_F16] = emit_to_f16,
 };
 
 /* ---- pointers ---------------------------------------------------------------------------------------------------- */

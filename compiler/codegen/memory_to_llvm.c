@@ -72,6 +72,13 @@ static V product_dims(Codegen *g, const ProductDim *dims, int n) {
     return LLVMConstArray2(type, items, PRODUCT_MAX_DIMS);
 }
 
+/* Those of A, B and C, a byte each. */
+static V element_types(Codegen *g, const Product *p) {
+    V types[] = {LLVMConstInt(g->i8, p->a, false), LLVMConstInt(g->i8, p->b, false), LLVMConstInt(g->i8, p->c, false),
+                 LLVMConstInt(g->i8, 0, false)};
+    return LLVMConstArray2(g->i8, types, 4);
+}
+
 static V product_constant(Emitter *e, const Kernel *kernel) {
     Codegen *g = e->g;
     const Product *p = kernel->product;
@@ -87,7 +94,7 @@ static V product_constant(Emitter *e, const Kernel *kernel) {
                   cg_i32(g, p->accumulate),
                   cg_i32(g, kernel->loop != NULL),
                   cg_f32(g, p->scale),
-                  cg_i32(g, 0),
+                  element_types(g, p),
                   epilogue};
     return constant_global(g, const_struct(g, fields, sizeof fields / sizeof *fields),
                            arena_printf(g->arena, "%s.product", kernel->name));
@@ -99,19 +106,27 @@ static V attend_constant(Codegen *g, const Kernel *kernel) {
                          a->q_seq,  a->q_head,  a->k_batch, a->k_key,   a->k_head,  a->v_batch, a->v_key,
                          a->v_head, a->o_batch, a->o_seq,   a->o_head,  a->l_batch, a->l_seq,   a->l_head};
     enum { N = sizeof numbers / sizeof *numbers };
-    V fields[N + 2];
+    V fields[N + 4];
     for (int i = 0; i < N; i++) fields[i] = cg_i64(g, numbers[i]);
     fields[N] = cg_f32(g, a->scale);
     fields[N + 1] = cg_i32(g, a->causal);
-    return constant_global(g, const_struct(g, fields, N + 2), arena_printf(g->arena, "%s.attend", kernel->name));
+    fields[N + 2] = cg_i32(g, (int32_t)a->element);
+    fields[N + 3] = cg_i32(g, 0);
+    return constant_global(g, const_struct(g, fields, N + 4), arena_printf(g->arena, "%s.attend", kernel->name));
 }
 
 static V scatter_constant(Codegen *g, const Kernel *kernel) {
     const Scatter *s = kernel->scatter;
-    V fields[] = {cg_i64(g, s->n_rows),     cg_i64(g, s->n_out),      cg_i64(g, s->width),
-                  cg_i64(g, s->row_stride), cg_i64(g, s->out_stride), cg_i32(g, s->coordinate_axis),
-                  cg_i32(g, s->accumulate)};
-    return constant_global(g, const_struct(g, fields, 7), arena_printf(g->arena, "%s.scatter", kernel->name));
+    V fields[] = {cg_i64(g, s->n_rows),
+                  cg_i64(g, s->n_out),
+                  cg_i64(g, s->width),
+                  cg_i64(g, s->row_stride),
+                  cg_i64(g, s->out_stride),
+                  cg_i32(g, s->coordinate_axis),
+                  cg_i32(g, s->accumulate),
+                  cg_i32(g, (int32_t)s->element),
+                  cg_i32(g, 0)};
+    return constant_global(g, const_struct(g, fields, 9), arena_printf(g->arena, "%s.scatter", kernel->name));
 }
 
 static V top_k_constant(Codegen *g, const Kernel *kernel) {

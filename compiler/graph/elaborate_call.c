@@ -67,7 +67,7 @@ static int operand_count(const OpInfo *info) {
 static const char *variadic_of(const OpInfo *info) { return info->op == OP_DROPOUT ? NULL : info->variadic; }
 
 static bool is_internal(const OpInfo *info, int attr) {
-    return info->op == OP_DROPOUT && strcmp(info->attrs[attr].name, "key") == 0;
+    return info->attrs[attr].hidden || (info->op == OP_DROPOUT && strcmp(info->attrs[attr].name, "key") == 0);
 }
 
 static int operand_index(const OpInfo *info, Name name) {
@@ -197,7 +197,8 @@ static void unknown_argument(Elaborator *e, const OpInfo *info, const Arg *arg) 
     int n = 0, n_operands = operand_count(info), n_attrs = op_n_attrs(info);
     if (info->op == OP_CROSS_ENTROPY) names[n++] = intern(e->s->names, "weight");
     for (int i = 0; i < n_operands; i++) names[n++] = intern(e->s->names, info->in[i]);
-    for (int i = 0; i < n_attrs; i++) names[n++] = intern(e->s->names, info->attrs[i].name);
+    for (int i = 0; i < n_attrs; i++)
+        if (!info->attrs[i].hidden) names[n++] = intern(e->s->names, info->attrs[i].name);
     Diag *d = elaborate_error(e, "P0156", arg->name_span, "`%s` has no argument `%s`", info->name, arg->name);
     if (nearest_name(arg->name, names, n))
         help_candidates(e, d, arg->name, arg->name_span, names, n);

@@ -252,7 +252,9 @@ static void add_gradients(Stepper *st, Graph *body, Node *loss) {
     Node **values = NEW_N(st->arena, Node *, st->n_weights + 1);
     Recompute again = {.full = plan_recomputes_all(st->plan)};
     if (st->plan) again.names = st->plan->recompute.at, again.n = st->plan->recompute.n;
-    graph_to_grad(body, loss, st->weights, st->n_weights, &again, values);
+    Builder b = step_builder(body);
+    b.span = loss->span;
+    graph_to_grad(body, scale_loss(st, &b, loss), st->weights, st->n_weights, &again, values);
     int n = 0;
     for (int i = 0; i < st->n_weights; i++) {
         if (!values[i]) continue;
@@ -352,16 +354,19 @@ static void add_hidden_dims(Graph *model, const Region *region) {
 }
 
 void step_stepper(Stepper *st, Session *s, const Train *train, const Plan *plan, ModelGraph *whole) {
-    const ModelGraph *model = model_repeated(s, plan, model_padded(s, plan, whole));
+    const ModelGraph *full = model_repeated(s, plan, model_padded(s, plan, whole));
+    add_hidden_dims(full->graph, &full->graph->top);
+    const ModelGraph *model = model_narrowed(s, plan, full);
     Step *step = NEW(s->arena, Step);
-    *st = (Stepper){.s = s, .arena = s->arena, .train = train, .plan = plan, .model = model, .step = step};
+    *st =
+        (Stepper){.s = s, .arena = s->arena, .train = train, .plan = plan, .model = model, .whole = full, .step = step};
     step->session = s;
     step->model = model;
     st->lr = scalar(st, "lr", CLASS_SCALAR, DT_F32);
     st->number = scalar(st, "step", CLASS_SCALAR, DT_I32);
     st->seed = scalar(st, "seed", CLASS_SCALAR, DT_I32);
     st->position = scalar(st, "position", CLASS_SCALAR, DT_I32);
-    add_hidden_dims(model->graph, &model->graph->top);
+    scale_open(st);
 }
 
 Step *step_micro(Stepper *st) {

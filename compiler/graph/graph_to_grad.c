@@ -268,11 +268,44 @@ static Node **grads_of(Grad *grad, Level *level, const Node *node) {
     return grads;
 }
 
+/* Whether the value is a stored weight, or a layer's slice of one. */
+static bool is_weight(const Level *level, const Node *node) {
+    if (node->op == OP_INPUT) return node->tensor->class == CLASS_WEIGHT;
+    if (op_info(node)->lower == LOWER_VIEW) return is_weight(level, node->in[0]);
+    if (node->op != OP_PARAM) return false;
+    const Region *region = level->forward;
+    int i = region->n_carries;
+    while (i < region->params.n && region->params.at[i] != node) i++;
+    return i < region->params.n && is_weight(level->up, level->repeat->in[i]);
+}
+
+/* The value in f32, without having been rounded before: sums and products give what they add up. */
+static Node *widened(Builder *b, Node *value) {
+    if (value->dtype == DT_F32) return value;
+    if (value->op == OP_SUM)
+        return build_reduce(b, OP_SUM, build_cast(b, value->in[0], DT_F32), &node_attr(value, "over")->dims);
+    if (value->op == OP_BROADCAST) return build_broadcast(b, widened(b, value->in[0]), &value->shape);
+    if (value->op != OP_DOT) return build_cast(b, value, DT_F32);
+    AttrValue attrs[] = {value->attrs[0], value->attrs[1], {.integer = true}};
+    return build_op(b, OP_DOT, value->in, value->n_in, attrs);
+}
+
+/* What a narrowed weight's gradients add up to is f32: they go past the cast. So do sums for rows of a table. */
 static void add_grad(Grad *grad, Level *level, Node *node, int result, Node *value) {
     if (!value || !is_active(grad, node)) return;
-    Node **sum = &grads_of(grad, level, node)[result];
     build_in(grad, level, node);
     if (!shape_equal(&value->shape, &node->shape) && !node->n_outs) value = build_fit(&grad->b, value, &node->shape);
+    bool summed = value->op == OP_SUM || (value->op == OP_BROADCAST && value->in[0]->op == OP_SUM);
+    bool wide = summed && op_info(node)->lower == LOWER_GATHER;
+    if (node->op == OP_CAST && node->in[0]->dtype == DT_F32 && is_weight(level, node->in[0]))
+        node = node->in[0], wide = true;
+    value = wide ? widened(&grad->b, value)
+                 : build_cast(&grad->b, value, node->n_outs ? node->outs[result].dtype : node->dtype);
+    Node **sum = &grads_of(grad, level, node)[result];
+    if (*sum && (*sum)->dtype != value->dtype) {
+        *sum = build_cast(&grad->b, *sum, DT_F32);
+        value = build_cast(&grad->b, value, DT_F32);
+    }
     *sum = *sum ? build_binary(&grad->b, OP_ADD, *sum, value) : value;
 }
 

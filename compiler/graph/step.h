@@ -12,16 +12,23 @@ typedef struct Running {
     Tensor *sum;
 } Running;
 
+/* The loss scale of fp16 (loss_scale.c): tensors are NULL in other precisions. */
+typedef struct ScaleState {
+    Tensor *factor, *good, *skipped;
+    Node *finite; /* in `update`: whether the step counts */
+} ScaleState;
+
 typedef struct Stepper {
     Session *s;
     Arena *arena;
     const Train *train;
     const Plan *plan;
-    const ModelGraph *model;
+    const ModelGraph *model, *whole; /* whole: in f32, what samples */
     Step *step;
     Tensor *lr, *number, *seed, *position; /* scalars; number: `step` */
     Tensor *targets, *targets_partial;     /* weights of the targets, summed; NULL without a mask */
     VEC(Running) running;
+    ScaleState scale;
     Map micro_dims;    /* Dim -> Dim: those of a micro-batch */
     Map own_tensors;   /* the model's weight -> this step's: types are those of one plan */
     Map micro_tensors; /* Tensor -> Tensor: shared by count, body and eval */
@@ -61,10 +68,25 @@ Node *step_share(Stepper *st, Graph *graph, Node *value);
 const ModelGraph *model_padded(Session *s, const Plan *plan, const ModelGraph *model);
 /* The model with copies of the factor that the plan repeats (repeat_heads.c); the model itself when it repeats none. */
 const ModelGraph *model_repeated(Session *s, const Plan *plan, const ModelGraph *model);
+/* The model with the casts that the plan's `precision` asks for (precision.c); the model itself in fp32. */
+const ModelGraph *model_narrowed(Session *s, const Plan *plan, const ModelGraph *model);
+DType plan_dtype(const Plan *plan);
 /* A copy of the model, with the dimensions, tensors and rule of `setup`, and more dimensions. */
 ModelGraph *model_rewritten(Session *s, const ModelGraph *model, Copy *setup, Dim *const *more, int n_more);
 /* x with `outside` behind the end of a padded dimension. */
 Node *build_masked(Builder *b, Node *x, Dim *dim, double outside);
+
+/* Makes the state; multiplies the loss; gives the state its first values. */
+void scale_open(Stepper *st);
+Node *scale_loss(Stepper *st, Builder *b, Node *loss);
+void scale_init(Stepper *st, Builder *b);
+/* In `update`, in this order: a gradient without the scale; the norm tells whether the step counts; what a tensor
+ * becomes; the optimizer's count of steps; the next state. Without a scale each is what it was. */
+Node *scale_removed(Stepper *st, Builder *b, Node *gradient);
+void scale_look(Stepper *st, Builder *b, Node *norm);
+Node *scale_keep(const Stepper *st, Builder *b, Node *updated, Node *old);
+Node *scale_steps(Stepper *st, Builder *b);
+void scale_update(Stepper *st, Builder *b);
 
 Graph *step_init(Stepper *st);
 Graph *step_begin(Stepper *st);

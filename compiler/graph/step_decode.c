@@ -95,7 +95,7 @@ static Dim *replaced(Stepper *st, Map *dims, Dim *dim, int64_t size) {
 
 /* batch and seq of size 1, with their second names. */
 static Dim *replace_dims(Stepper *st, Map *dims) {
-    const ModelGraph *model = st->model;
+    const ModelGraph *model = st->whole;
     Dim *seq = replaced(st, dims, model->seq, 1), *batch = replaced(st, dims, model->batch, 1);
     seq->at_position = true;
     batch->is_batch = false; /* there are no micro-batches here */
@@ -115,8 +115,8 @@ static Graph *logits_alone(Stepper *st, Tensor **logits) {
     copy.rule = rule_without_dropout;
     for (int i = 0; i < st->own_tensors.n; i++)
         map_put(st->arena, &copy.tensors, st->own_tensors.entries[i].key, st->own_tensors.entries[i].value);
-    copy_region(&copy, &st->model->graph->top);
-    Node *value = copy_value(&copy, st->model->logits);
+    copy_region(&copy, &st->whole->graph->top);
+    Node *value = copy_value(&copy, st->whole->logits);
     *logits = step_tensor(st, step_name(st, "logits"), CLASS_RESULT, value->dtype, value->shape);
     step_output(graph, *logits, value, false);
     copy_finish(&copy);
@@ -130,7 +130,7 @@ static int count_data(const Graph *graph) {
 }
 
 Graph *step_decode(Stepper *st) {
-    const ModelGraph *model = st->model;
+    const ModelGraph *model = st->whole;
     if (!model->logits || !model->seq || !model->batch || model->logits->shape.n != 3) return NULL;
     if (shape_find(&model->logits->shape, model->seq) < 0) return NULL;
     Tensor *logits;

@@ -652,6 +652,11 @@ static void open_stage(Cutter *c, StageWeights *w, Step *step) {
     st->lr = stage_tensor(c, step->stage, st->lr);
     st->number = stage_tensor(c, step->stage, st->number);
     st->seed = stage_tensor(c, step->stage, st->seed);
+    Tensor **scale[] = {&st->scale.factor, &st->scale.good, &st->scale.skipped}; /* equal on all stages: one saves it */
+    for (int i = 0; st->scale.factor && i < 3; i++) {
+        *scale[i] = stage_tensor(c, step->stage, *scale[i]);
+        (*scale[i])->is_copy = step->stage > 0;
+    }
     int most = c->st->n_weights * (c->n_chunks / c->cut->n_stages) + 1;
     st->weights = NEW_N(c->arena, Tensor *, most + 1);
     st->gradients = NEW_N(c->arena, Tensor *, most + 1);

@@ -57,6 +57,7 @@ Graph *step_init(Stepper *st) {
             b.span = tensor->span;
             step_output(graph, tensor, filled(&b, tensor, 0), false);
         }
+    scale_init(st, &b);
     graph_simplify(graph);
     return graph;
 }
@@ -153,12 +154,12 @@ double step_weight_decay(const Train *train, const Tensor *weight) {
 }
 
 /* Of a weight, over all stages that use it. */
-static Node *gradient_of(const Stepper *st, Builder *b, int i) {
+static Node *gradient_of(Stepper *st, Builder *b, int i) {
     Node *g = step_input(b, st->gradients[i]);
     for (int k = 0; st->others && k < st->n_others; k++)
         if (st->others[i * st->n_others + k])
             g = build_binary(b, OP_ADD, g, step_input(b, st->others[i * st->n_others + k]));
-    return g;
+    return scale_removed(st, b, g);
 }
 
 /* The sum over the stages of a pipeline; elsewhere the value itself. */
@@ -201,15 +202,17 @@ static void update_weight(Stepper *st, Builder *b, int i, Node *clip) {
                              {.number = optimizer->beta2},
                              {.number = optimizer->epsilon},
                              {.number = decay}};
-        Node *in[] = {w, g, m, step_input(b, moment(st, weight, 1)), lr, step_input(b, st->number)};
+        Node *in[] = {w, g, m, step_input(b, moment(st, weight, 1)), lr, scale_steps(st, b)};
         updated = build_op(b, OP_ADAMW, in, 6, attrs);
     } else {
         AttrValue attrs[] = {{.number = optimizer->momentum}, {.number = decay}};
         updated = build_op(b, OP_SGD, (Node *[]){w, g, m, lr}, 4, attrs);
     }
-    step_output(b->graph, weight, build_result(b, updated, 0), false);
-    for (int k = 0; k < moment_count(optimizer); k++)
-        step_output(b->graph, moment(st, weight, k), build_result(b, updated, k + 1), false);
+    step_output(b->graph, weight, scale_keep(st, b, build_result(b, updated, 0), w), false);
+    for (int k = 0; k < moment_count(optimizer); k++) {
+        Tensor *tensor = moment(st, weight, k);
+        step_output(b->graph, tensor, scale_keep(st, b, build_result(b, updated, k + 1), step_input(b, tensor)), false);
+    }
 }
 
 Graph *step_update(Stepper *st) {
@@ -223,8 +226,10 @@ Graph *step_update(Stepper *st) {
     }
     Node *norm = gradient_norm(st, &b);
     step_output(graph, step_tensor(st, step_name(st, "grad_norm"), CLASS_RESULT, DT_F32, (Shape){0}), norm, false);
+    scale_look(st, &b, norm);
     Node *clip = clip_factor(st, &b, norm);
     for (int i = 0; i < st->n_weights; i++) update_weight(st, &b, i, clip);
+    scale_update(st, &b);
     graph_simplify(graph);
     return graph;
 }

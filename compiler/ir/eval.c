@@ -1,8 +1,10 @@
-/* The evaluator: runs a graph on simulated ranks in lockstep, node by node, everything in double precision.
+/* The evaluator: runs a graph on simulated ranks in lockstep, node by node, everything in double precision; a value of
+ * a 16-bit type is rounded to it.
  *
  * A Machine holds the tensors of all ranks between runs. Every node has one array for each result and rank, as large as
  * what the rank holds of it by the node's types; the arrays of a repeat's body are used again for each layer. Since all
  * ranks have finished a node before the next one starts, collectives just read the other ranks' arrays (eval_peer). */
+#include "ir/loop_math.h"
 #include "ir/op.h"
 
 #include <math.h>
@@ -58,6 +60,16 @@ static Array *new_array(Arena *arena, const Mesh *mesh, DType dtype, const Shape
     }
     array->at = NEW_N(arena, double, array->n);
     return array;
+}
+
+/* To the nearest number of a 16-bit type; other types stay in double precision. */
+static void round_array(Array *array) {
+    if (array->dtype != DT_BF16 && array->dtype != DT_F16) return;
+    for (int64_t i = 0; i < array->n; i++) {
+        float x = (float)array->at[i];
+        array->at[i] =
+            (double)(array->dtype == DT_BF16 ? loop_from_bf16(loop_to_bf16(x)) : loop_from_f16(loop_to_f16(x)));
+    }
 }
 
 static void copy_array(Array *to, const Array *from) {
@@ -136,6 +148,7 @@ void machine_set(Machine *machine, const Tensor *tensor, const double *global) {
             double value = global[global_offset(machine, tensor, rank, index)];
             array->at[at++] = partial && !first ? reduce_identity(reduce) : value;
         } while (array_next(array, index));
+        round_array(array);
     }
 }
 
@@ -211,6 +224,12 @@ int64_t eval_offset(const EvalContext *context, const Node *node, const Dim *dim
 
 static void run_nodes(Run *run, const Region *region);
 
+/* Numbers of the program are never stored in their type. */
+static bool is_number(const Node *node) {
+    if (node->op == OP_CAST || node->op == OP_BROADCAST) return is_number(node->in[0]);
+    return node->op == OP_CONST || node->op == OP_VECTOR;
+}
+
 static void run_operator(Run *run, const Node *node) {
     const OpInfo *info = op_info(node);
     if (!info->eval) BUG("operator %s cannot be evaluated", info->name);
@@ -218,6 +237,7 @@ static void run_operator(Run *run, const Node *node) {
     for (int64_t rank = 0; rank < run->machine->n_ranks; rank++) {
         for (int i = 0; i < node->n_in; i++) in[i] = value_of(run, node->in[i], rank);
         info->eval(&run->contexts[rank], node, in, results_of(run, node, rank));
+        for (int k = 0; k < n_results(node) && !is_number(node); k++) round_array(results_of(run, node, rank)[k]);
     }
 }
 

@@ -142,9 +142,10 @@ Iteration op_iteration(const Node *node) {
     if (!info->dims) return iteration;
     DimSpec spec;
     read_dims(info, &spec);
+    bool cuts_off = node->n_in && dtype_is_float(node->in[0]->dtype) && !dtype_is_float(node->dtype); /* fractions */
     for (int i = 0; i < node->n_in; i++) {
         const OperandSpec *operand = operand_spec(&spec, i);
-        if (i < 32 && operand->joint) iteration.joint |= 1u << i;
+        if (i < 32 && operand->joint && !cuts_off) iteration.joint |= 1u << i;
         if (i < 32 && operand->single) iteration.single |= 1u << i;
         add_operand_letters(&iteration, operand, node, &node->in[i]->shape);
     }

@@ -61,6 +61,8 @@ COMPUTE(do_i_to_f, of_f((float)(int32_t)x.i))
 COMPUTE(do_f_to_i, of_i((uint32_t)loop_to_int(x.f)))
 COMPUTE(do_u_to_unit, of_f((float)(x.i >> 8) * 0x1p-24f))
 COMPUTE(do_b_to_f, of_f(x.b ? 1.0f : 0.0f))
+COMPUTE(do_to_bf16, of_f(loop_from_bf16(loop_to_bf16(x.f))))
+COMPUTE(do_to_f16, of_f(loop_from_f16(loop_to_f16(x.f))))
 #undef COMPUTE
 
 /* Instructions without an entry read the loop's state; eval does them. */
@@ -103,6 +105,8 @@ static Compute *const compute[LOOP_OP_COUNT] = {
     [LOOP_F_TO_I] = do_f_to_i,
     [LOOP_U_TO_UNIT] = do_u_to_unit,
     [LOOP_B_TO_F] = do_b_to_f,
+    [LOOP_TO_BF16] = do_to_bf16,
+    [LOOP_TO_F16] = do_to_f16,
 };
 
 /* ---- memory ------------------------------------------------------------------------------------------------------ */

@@ -43,6 +43,7 @@ typedef struct AttrInfo {
     const char *name;
     AttrKind kind;
     double standard; /* default in the language; NAN: must be given */
+    bool hidden;     /* the compiler's own: printed only where it differs from the standard, no word of the language */
 } AttrInfo;
 
 typedef enum LowerKind {
@@ -61,6 +62,15 @@ typedef enum LowerKind {
     LOWER_COLLECTIVE, /* communication */
     LOWER_CACHE,      /* writes at the position that is sampled */
 } LowerKind;
+
+/* What the operator computes in when the plan's `precision` is a 16-bit type (graph/precision.c). Whatever the type of
+ * its operands, each kernel computes in f32 and rounds each value to its type. */
+typedef enum OpPrecision {
+    PRECISION_WIDEST, /* the type of its widest operand; weights count as narrow, constants as anything */
+    PRECISION_NARROW, /* operands are narrowed: products, attention, rows of a table */
+    PRECISION_INSIDE, /* f32 up to its result, which is narrow: norms, dropout, rotary positions */
+    PRECISION_FULL,   /* f32, and so is its result: sums, softmax, losses, routes, what overflows */
+} OpPrecision;
 
 typedef struct Array Array;
 typedef struct EvalContext EvalContext;
@@ -103,6 +113,7 @@ typedef struct OpInfo {
     OpEmit *emit;     /* LOWER_MAP */
     bool reads_index; /* emit reads logical indices */
     OpEval *eval;
+    OpPrecision precision;
     double flops;        /* per point of the iteration space; 0: 1 */
     const OpCase *cases; /* ends with a zeroed one; see tests/ops */
 } OpInfo;

@@ -205,6 +205,7 @@ static void print_node(Printer *p, const Node *node) {
         text_printf(p->out, "%s(", info->name);
         for (int i = 0; i < node->n_in; i++) text_printf(p->out, "%s%%%d", i ? ", " : "", p->number[node->in[i]->id]);
         for (int i = 0; i < op_n_attrs(info); i++) {
+            if (info->attrs[i].hidden && (double)node->attrs[i].integer == info->attrs[i].standard) continue;
             if (i || node->n_in) text_puts(p->out, ", ");
             print_attr(p, &info->attrs[i], &node->attrs[i]);
         }

@@ -11,6 +11,9 @@ enum { PRODUCT_MAX_DIMS = 4 };
 /* Memory that the runtime's drivers of products and attention use, for each worker thread. */
 enum { PRODUCT_SCRATCH_BYTES = 4 << 20 };
 
+/* Types of elements as kernels see them: numbers of DType and of the runtime's list. Sums are always of f32. */
+typedef enum ElementType { ELEMENT_F32 = 0, ELEMENT_BF16 = 2, ELEMENT_F16 = 3 } ElementType;
+
 /* One dimension of a product: its extent, and its stride (in elements) in A, B and C; 0 where it does not occur. */
 typedef struct ProductDim {
     int64_t extent, a, b, c;
@@ -23,8 +26,9 @@ typedef struct ProductDim {
 typedef struct Product {
     ProductDim batch[PRODUCT_MAX_DIMS], m[PRODUCT_MAX_DIMS], n[PRODUCT_MAX_DIMS], k[PRODUCT_MAX_DIMS];
     int n_batch, n_m, n_n, n_k;
-    bool accumulate; /* C is added to */
+    bool accumulate; /* C is added to; it is f32 then */
     double scale;    /* of the product, before the epilogue; 1 */
+    ElementType a, b, c;
 } Product;
 
 /* Attention of one rank: out = softmax(scale * q k^T, masked) v for each batch point and head, without a stored
@@ -40,6 +44,7 @@ typedef struct Attend {
     int64_t l_batch, l_seq, l_head; /* lse */
     double scale;
     bool causal;
+    ElementType element; /* of q, k, v, out and d_out; lse and the gradients are f32 */
 } Attend;
 
 /* out[index[i], :] += rows[i, :] for i in order; rows outside [0, n_out) are skipped (they belong to other ranks). The
@@ -51,6 +56,7 @@ typedef struct Scatter {
     int64_t index_offset; /* logical index of out's first row, on this rank: coordinate * n_out; see coordinate_axis */
     int coordinate_axis;  /* -1: none */
     bool accumulate;
+    ElementType element; /* of rows; out is f32 */
 } Scatter;
 
 /* The route of each of `sequences` sequences: p[seq, experts] gives chosen[seq, picks], slot[seq, picks] and

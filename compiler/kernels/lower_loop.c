@@ -242,6 +242,19 @@ static LoopValue emit_map(Emit *e, Node *node) {
     return value;
 }
 
+/* A value is what its type can hold, whether it is stored or stays inside the loop: so a plan's numbers do not depend
+ * on what is fused. Numbers of the program are taken as they are. */
+static bool is_number(const Node *node) {
+    if (node->op == OP_BROADCAST || node->op == OP_CAST) return is_number(node->in[0]);
+    return node->n_in == 0;
+}
+
+static LoopValue rounded(Emit *e, const Node *node, LoopValue value) {
+    bool narrow = node->dtype == DT_BF16 || node->dtype == DT_F16, moved = node->op == OP_BROADCAST;
+    if (!narrow || moved || is_number(node)) return value;
+    return loop_emit(&e->b, node->dtype == DT_BF16 ? LOOP_TO_BF16 : LOOP_TO_F16, value, -1, -1);
+}
+
 static LoopOp reduce_op(const Node *node) { return node->op == OP_SUM ? LOOP_REDUCE_SUM : LOOP_REDUCE_MAX; }
 
 static LoopValue emit_value(Emit *e, Node *node) {
@@ -265,7 +278,7 @@ static LoopValue emit_value(Emit *e, Node *node) {
     else if (op_info(node)->lower == LOWER_CACHE)
         value = emit_cache(e, node);
     else
-        value = emit_map(e, node);
+        value = rounded(e, node, emit_map(e, node));
     /* A row value that an inner pass had to make is known in that pass only, unless it is a reduction. */
     if (row && e->time % 2 == 1 && !is_reduce(node)) memo = &e->full;
     map_put(e->l->arena, memo, node, (void *)(intptr_t)(value + 1));

@@ -109,6 +109,11 @@ static void lower_view(Lowering *l, Node *node) {
 
 /* ---- products ----------------------------------------------------------------------------------- */
 
+static ElementType element_of(const Node *node) {
+    CHECK(node->dtype == DT_F32 || node->dtype == DT_BF16 || node->dtype == DT_F16);
+    return (ElementType)node->dtype;
+}
+
 static int64_t stride_in(const Location *place, const Shape *shape, const Dim *dim) {
     int i = shape_find(shape, dim);
     return i < 0 ? 0 : place->stride[i];
@@ -137,6 +142,7 @@ static void lower_product(Lowering *l, Node *node) {
     kernel_add_ref(l, kernel, c.ref);
     Product *product = NEW(l->arena, Product);
     product->scale = 1;
+    product->a = element_of(x), product->b = element_of(y), product->c = element_of(node);
     product->accumulate = value_of(node)->accumulate;
     const Shape *over = &node_attr(node, "over")->dims;
     for (int i = 0; i < x->shape.n; i++) { /* the order of sums is that of the first operand's dimensions */
@@ -218,6 +224,7 @@ static Attend *attend_new(Lowering *l, Node *node, Location places[3], const Att
     a->v_batch = sv.batch, a->v_key = sv.row, a->v_head = sv.head;
     a->scale = parts->scale;
     a->causal = parts->causal;
+    a->element = element_of(q);
     return a;
 }
 
@@ -323,6 +330,7 @@ static void lower_scatter(Lowering *l, Node *node) {
     for (int a = 0; l->graph->mesh && a < l->graph->mesh->n; a++)
         if (node->type[a].kind == AXIS_SHARDED && dim_is_cut_by(over, node->type[a].dim)) s->coordinate_axis = a;
     s->accumulate = value_of(node)->accumulate;
+    s->element = element_of(rows);
     kernel->scatter = s;
 }
 

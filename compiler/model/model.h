@@ -129,6 +129,12 @@ typedef struct Rule {
     const Stmt *in; /* the narrowing block, or NULL */
 } Rule;
 
+/* Of fp16: what the loss is multiplied by at first; it doubles after so many steps without an overflow. */
+typedef struct LossScale {
+    double start;
+    int64_t grow_every;
+} LossScale;
+
 typedef struct Plan {
     Name name;
     Span span;
@@ -139,6 +145,7 @@ typedef struct Plan {
     Span microbatch_span;
     Name precision; /* "fp32" unless stated */
     Span precision_span;
+    LossScale scale;         /* of fp16 */
     VEC(Name) recompute;     /* layers, calls, repeats, tensors; "full"; empty: nothing */
     int64_t recompute_every; /* keep every n-th layer's carry alone; 0: not stated */
     Span recompute_span;

@@ -322,20 +322,6 @@ static void read_rule(PlanReader *p, const Stmt *stmt, const Stmt *in) {
 
 /* ---- the other properties ----------------------------------------------------------------------- */
 
-static void read_precision(PlanReader *p, const Expr *e) {
-    static const char *const known[] = {"fp32", "bf16", "fp16"};
-    Name name = NULL;
-    if (!take_name(p->r, "precision", e, &name)) return;
-    for (int i = 0; i < 3; i++) {
-        if (strcmp(name, known[i]) != 0) continue;
-        p->plan->precision = name;
-        p->plan->precision_span = e->span;
-        return;
-    }
-    Diag *d = diag_error(p->r->s, "P0417", e->span, "there is no precision `%s`", name);
-    help_nearest(p->r, d, name, known, 3, e->span);
-}
-
 /* `none`, `full` (or `all`), `every 4`, or names: layers that are called, repeats, tensors. */
 static void read_recompute(PlanReader *p, const Property *property) {
     Plan *plan = p->plan;
@@ -386,7 +372,7 @@ static void read_value(PlanReader *p, const char *name, const Property *property
         return;
     }
     if (strcmp(name, "precision") == 0) {
-        read_precision(p, e);
+        plan_read_precision(p->r, p->scope, plan, e);
     } else if (strcmp(name, "recompute") == 0) {
         Expr *one = (Expr *)(uintptr_t)e;
         read_recompute(p, &(Property){.items = &one, .n = 1, .name = name});

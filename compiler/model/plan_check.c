@@ -194,6 +194,7 @@ void plan_check(Session *s, const Program *program, const Train *train, const Pl
     check_parts(&c);
     check_sizes(&c);
     check_batch(&c);
+    check_precision(&c);
 }
 
 /* ---- what is not built yet ---------------------------------------------------------------------- */
@@ -222,10 +223,6 @@ const char *plan_unbuilt(const Plan *plan, Span *where) {
     if (plan->recompute_every != 0) {
         *where = plan->recompute_span;
         return "recomputation of all but every n-th layer";
-    }
-    if (strcmp(plan->precision, "fp32") != 0) {
-        *where = plan->precision_span;
-        return "a precision other than fp32";
     }
     return NULL;
 }

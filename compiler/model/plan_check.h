@@ -39,5 +39,10 @@ const char *axes_text(Arena *arena, const Mesh *mesh, const int *axes, int n);
 void check_sizes(const PlanCheck *c);
 /* The batch against mesh and micro-batch. */
 void check_batch(const PlanCheck *c);
+/* The precision against the cluster's GPUs. */
+void check_precision(const PlanCheck *c);
+
+/* Reads the value of `precision`. */
+void plan_read_precision(Resolver *r, FileScope *scope, Plan *plan, const Expr *e);
 
 #endif

@@ -117,7 +117,10 @@ static void print_plan(Arena *arena, Text *out, const Plan *plan) {
     text_puts(out, plan->mesh.n == 0 ? " one rank\n" : "\n");
     for (int i = 0; i < plan->rules.n; i++) print_rule(arena, out, plan, &plan->rules.at[i]);
     if (plan->microbatch > 0) text_printf(out, "    microbatch = %lld\n", (long long)plan->microbatch);
-    text_printf(out, "    precision = %s\n", plan->precision);
+    text_printf(out, "    precision = %s", plan->precision);
+    if (strcmp(plan->precision, "fp16") == 0)
+        text_printf(out, "(scale = %g, grow_every = %lld)", plan->scale.start, (long long)plan->scale.grow_every);
+    text_puts(out, "\n");
     if (plan->recompute_every) text_printf(out, "    recompute = every %lld\n", (long long)plan->recompute_every);
     for (int i = 0; i < plan->recompute.n; i++)
         text_printf(out, "%s%s%s", i ? ", " : "    recompute = ", plan->recompute.at[i],

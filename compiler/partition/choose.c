@@ -132,6 +132,10 @@ Padding flat_padding(const Node *node, int axis) {
     }
     Padding a = node->n_in > 0 ? flat_padding(node->in[0], axis) : PADDING_UNKNOWN;
     if (node->op == OP_NEG || node->op == OP_SQRT || node->op == OP_CAST || node->op == OP_ABS) return a;
+    if (node->op == OP_SELECT) { /* by a scalar: one or the other */
+        Padding x = flat_padding(node->in[1], axis), y = flat_padding(node->in[2], axis);
+        return node->in[0]->shape.n == 0 && x == y ? x : PADDING_UNKNOWN;
+    }
     if (node->n_in != 2) return PADDING_UNKNOWN;
     if (node->op == OP_MUL && a == PADDING_ZERO) return a;
     Padding b = node->in[1] == node->in[0] ? a : flat_padding(node->in[1], axis);

@@ -357,7 +357,7 @@ static void insert_region(Choices *choices, Graph *graph, Region *region) {
 static bool stores_in_parts(const Layout *layout, int axis, const Tensor *tensor) {
     StoredParts from = tensor->class == CLASS_WEIGHT                   ? STORED_WEIGHTS
                        : tensor->class == CLASS_GRADIENT && tensor->of ? STORED_GRADIENTS
-                       : tensor->class == CLASS_MOMENT                 ? STORED_OPTIMIZER
+                       : tensor->class == CLASS_MOMENT && tensor->of   ? STORED_OPTIMIZER
                                                                        : STORED_WHOLE;
     return from != STORED_WHOLE && layout->axes[axis].stored >= from;
 }

@@ -71,8 +71,10 @@ static void load_file(Loader *l, PrtFileKind kind) {
     int expected = 0;
     for (int i = 0; i < role->n_tensors; i++) {
         const PrtTensor *tensor = &role->tensors[i];
-        if (prt_file_of(tensor) != kind && !(tensor->copied && kind == PRT_FILE_MODEL)) continue;
+        PrtFileKind copied = strcmp(tensor->kind, "moment") ? PRT_FILE_MODEL : PRT_FILE_OPTIMIZER;
+        if (prt_file_of(tensor) != kind && !(tensor->copied && kind == copied)) continue;
         const PrtEntry *entry = prt_table_find(&table, tensor->name);
+        if (!entry && prt_is_loss_scale(tensor->name)) continue; /* saved by a plan without one: it starts anew */
         check_entry(l, tensor, entry);
         expected++;
         l->block = rank->arena + tensor->offset;
@@ -84,7 +86,7 @@ static void load_file(Loader *l, PrtFileKind kind) {
         }
     }
     for (int i = 0; expected < table.n && i < table.n; i++) {
-        if (!has_tensor(rank->program, table.entries[i].name))
+        if (!has_tensor(rank->program, table.entries[i].name) && !prt_is_loss_scale(table.entries[i].name))
             prt_fail(rank, "`%s` has a tensor `%s` that the program does not have", l->path, table.entries[i].name);
     }
     prt_table_free(&table);

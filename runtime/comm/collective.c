@@ -5,6 +5,7 @@
  * what it needs; two sets of values in turn, since a rank can be at most one collective ahead. Sums are in the order of
  * the ranks. */
 #include "comm/comm.h"
+#include "cpu/narrow.h"
 
 #include "log/trace.h"
 
@@ -42,8 +43,16 @@ CLONES static void combine_i32(int32_t *to, const int32_t *a, const int32_t *b, 
     }
 }
 
+/* Elements of 16 bits: moved as they are, summed in f32. */
+static bool is_narrow(const PrtCollective *c) { return c->dtype == PRT_ELEMENT_BF16 || c->dtype == PRT_ELEMENT_F16; }
+static int64_t bytes_of(const PrtCollective *c, int64_t n) { return n * (is_narrow(c) ? 2 : 4); }
+static const void *at(const PrtCollective *c, const void *base, int64_t i) {
+    return (const char *)base + bytes_of(c, i);
+}
+static void *at_output(const PrtCollective *c, void *base, int64_t i) { return (char *)base + bytes_of(c, i); }
+
 static void combine(const PrtCollective *c, void *to, const void *a, const void *b, int64_t n) {
-    if (c->dtype == 0)
+    if (c->dtype == 0 || is_narrow(c))
         combine_f32(to, a, b, n, c->reduce);
     else
         combine_i32(to, a, b, n, c->reduce);
@@ -70,9 +79,9 @@ static const PrtCollective *what_of(const Meeting *m, int j) {
     return m->posts ? flight_of(m, j)->what : slot_of(m, j)->what[m->turn];
 }
 
-static uint32_t *output_of(const Meeting *m, int j) { return m->posts ? flight_of(m, j)->out : slot_of(m, j)->out; }
+static void *output_of(const Meeting *m, int j) { return m->posts ? flight_of(m, j)->out : slot_of(m, j)->out; }
 
-static const uint32_t *input_of(const Meeting *m, int j) {
+static const void *input_of(const Meeting *m, int j) {
     if (m->posts) return flight_of(m, j)->in;
     const PrtSlot *slot = slot_of(m, j);
     return m->by_value ? slot->values[m->turn] : slot->in;
@@ -97,9 +106,20 @@ static void check_same(const Meeting *m) {
 }
 
 /* Sum over the group of `n` elements at `offset` of each rank's input, into `sum` (the first n of it). */
-static void reduce_chunk(const Meeting *m, int64_t offset, int64_t n, uint32_t *sum) {
-    const uint32_t *so_far = input_of(m, 0) + offset;
-    for (int j = 1; j < m->group.size; j++, so_far = sum) combine(m->what, sum, so_far, input_of(m, j) + offset, n);
+static void reduce_chunk(const Meeting *m, int64_t offset, int64_t n, void *sum) {
+    const PrtCollective *c = m->what;
+    if (is_narrow(c)) {
+        float total[CHUNK], x[CHUNK];
+        prt_widen(c->dtype, at(c, input_of(m, 0), offset), total, n);
+        for (int j = 1; j < m->group.size; j++) {
+            prt_widen(c->dtype, at(c, input_of(m, j), offset), x, n);
+            combine(c, total, total, x, n);
+        }
+        prt_narrow(c->dtype, total, sum, n);
+        return;
+    }
+    const void *so_far = at(c, input_of(m, 0), offset);
+    for (int j = 1; j < m->group.size; j++, so_far = sum) combine(c, sum, so_far, at(c, input_of(m, j), offset), n);
 }
 
 /* A kernel for prt_loop: rows are chunks of this rank's share [*pointers[1], *pointers[2]). */
@@ -110,7 +130,8 @@ static void all_reduce_rows(void *const *pointers, int64_t first, int64_t last) 
     for (int64_t chunk = first; chunk < last; chunk++) {
         int64_t lo = start + chunk * CHUNK, n = end - lo < CHUNK ? end - lo : CHUNK;
         reduce_chunk(m, lo, n, sum);
-        for (int j = 0; j < m->group.size; j++) memcpy(output_of(m, j) + lo, sum, (size_t)n * 4);
+        for (int j = 0; j < m->group.size; j++)
+            memcpy(at_output(m->what, output_of(m, j), lo), sum, (size_t)bytes_of(m->what, n));
     }
 }
 
@@ -119,8 +140,9 @@ static void all_reduce(const Meeting *m) {
         reduce_chunk(m, 0, m->what->elements, output_of(m, m->group.me));
         return;
     }
-    int64_t n = m->what->elements, lines = (n + 15) / 16; /* of the cache: no two ranks write the same */
-    int64_t lo = lines * m->group.me / m->group.size * 16, hi = lines * (m->group.me + 1) / m->group.size * 16;
+    int64_t n = m->what->elements, line = 64 / bytes_of(m->what, 1), lines = (n + line - 1) / line;
+    /* lines of the cache: no two ranks write the same */
+    int64_t lo = lines * m->group.me / m->group.size * line, hi = lines * (m->group.me + 1) / m->group.size * line;
     if (hi > n) hi = n;
     void *pointers[] = {(void *)(uintptr_t)m, &lo, &hi};
     int64_t chunks = (hi - lo + CHUNK - 1) / CHUNK;
@@ -132,35 +154,34 @@ static void all_reduce(const Meeting *m) {
 
 static void reduce_scatter(const Meeting *m) {
     const PrtCollective *c = m->what;
-    uint32_t *out = output_of(m, m->group.me);
+    void *out = output_of(m, m->group.me);
     for (int64_t o = 0; o < c->outer; o++) {
         int64_t from = (o * m->group.size + m->group.me) * c->inner;
         for (int64_t i = 0; i < c->inner; i += CHUNK) {
             int64_t n = c->inner - i < CHUNK ? c->inner - i : CHUNK;
-            reduce_chunk(m, from + i, n, out + o * c->inner + i);
+            reduce_chunk(m, from + i, n, at_output(c, out, o * c->inner + i));
         }
     }
 }
 
 static void all_gather(const Meeting *m) {
     const PrtCollective *c = m->what;
-    uint32_t *out = output_of(m, m->group.me);
+    void *out = output_of(m, m->group.me);
     for (int64_t o = 0; o < c->outer; o++) {
         for (int j = 0; j < m->group.size; j++) {
-            const uint32_t *in = input_of(m, j);
-            memcpy(out + (o * m->group.size + j) * c->inner, in + o * c->inner, (size_t)c->inner * 4);
+            memcpy(at_output(c, out, (o * m->group.size + j) * c->inner), at(c, input_of(m, j), o * c->inner),
+                   (size_t)bytes_of(c, c->inner));
         }
     }
 }
 
 static void all_to_all(const Meeting *m) {
     const PrtCollective *c = m->what;
-    uint32_t *out = output_of(m, m->group.me);
+    void *out = output_of(m, m->group.me);
     for (int64_t o = 0; o < c->outer; o++) {
         for (int j = 0; j < m->group.size; j++) {
-            const uint32_t *in = input_of(m, j);
-            memcpy(out + (o * m->group.size + j) * c->inner, in + (o * m->group.size + m->group.me) * c->inner,
-                   (size_t)c->inner * 4);
+            memcpy(at_output(c, out, (o * m->group.size + j) * c->inner),
+                   at(c, input_of(m, j), (o * m->group.size + m->group.me) * c->inner), (size_t)bytes_of(c, c->inner));
         }
     }
 }
@@ -178,7 +199,7 @@ static bool goes_by_value(const PrtCollective *c, int size) {
 
 static void alone(const PrtCollective *c, const void *in, void *out) {
     int64_t elements = c->kind == PRT_ALL_REDUCE ? c->elements : c->outer * c->inner;
-    if (in != out) memcpy(out, in, (size_t)elements * 4);
+    if (in != out) memcpy(out, in, (size_t)bytes_of(c, elements));
 }
 
 static void check_address(PrtRank *rank, const PrtCollective *c, const void *p) {
@@ -207,9 +228,9 @@ static PrtGroup axis_group(PrtRank *rank, const PrtCollective *c) {
 
 /* A group of one rank does it alone: true. */
 static bool checked(PrtRank *rank, const PrtCollective *c, const PrtGroup *group, const void *in, void *out) {
-    bool words =
-        c->dtype == 0 || c->dtype == 4 || (c->dtype == 5 && (c->reduce == 0 || c->reduce == 3)); /* f32, i32, u32 */
-    if (!words) prt_fail(rank, "%s: collectives of this dtype (%d) are not built", c->where, c->dtype);
+    bool built = c->dtype == 0 || c->dtype == 4 || (c->dtype == 5 && (c->reduce == 0 || c->reduce == 3)) ||
+                 is_narrow(c); /* f32, i32, u32, bf16, f16 */
+    if (!built) prt_fail(rank, "%s: collectives of this dtype (%d) are not built", c->where, c->dtype);
     if (group->size == 1 || !rank->job) {
         alone(c, in, out);
         return true;
@@ -236,7 +257,7 @@ void prt_collective(PrtRank *rank, const PrtCollective *c, const void *in, void 
     mine->in = in;
     mine->out = out;
     mine->what[m.turn] = c;
-    if (m.by_value) memcpy(mine->values[m.turn], in, (size_t)input_elements(c, m.group.size) * 4);
+    if (m.by_value) memcpy(mine->values[m.turn], in, (size_t)bytes_of(c, input_elements(c, m.group.size)));
     prt_barrier(rank, c->axis, c->where);
     check_same(&m);
     moves[c->kind](&m);

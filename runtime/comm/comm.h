@@ -3,7 +3,7 @@
  * A group is the ranks that differ in one mesh coordinate only; the world is all ranks. Waits never outlast the job:
  * they end when a rank has failed (prt_leave) and after job->timeout seconds (prt_fail, naming the missing ranks).
  *
- * Layout of the moving collectives, n ranks in the group, elements of 4 bytes:
+ * Layout of the moving collectives, n ranks in the group, elements of 4 bytes, or 2 (bf16, f16):
  *   all_gather      in [outer][inner]       out [outer][n][inner]: block j is rank j's in
  *   reduce_scatter  in [outer][n][inner]    out [outer][inner]:    block `me` of the sum
  *   all_to_all      in [outer][n][inner]    out [outer][n][inner]: block j is block `me` of rank j's in

@@ -72,6 +72,8 @@ void prt_program_free(PrtProgram *p) {
     free(p);
 }
 
+bool prt_is_loss_scale(const char *tensor) { return !strncmp(tensor, "loss_scale.", 11); }
+
 static const PrtScalar *find_scalar(const PrtScalar *scalars, int n, const char *name) {
     for (int i = 0; i < n; i++) {
         if (!strcmp(scalars[i].name, name)) return &scalars[i];

@@ -71,7 +71,7 @@ typedef struct PrtTensor {
     int64_t part_first, part_count; /* of the first dimension: what the role holds; part_count 0: all */
     int64_t offset, bytes;          /* of this rank's block */
     bool saved;
-    bool copied; /* of another role's weight: loaded, but not saved */
+    bool copied; /* of what another role has: loaded, but not saved */
 } PrtTensor;
 
 typedef struct PrtActionRow {
@@ -138,6 +138,8 @@ PrtProgram *prt_program_parse(const char *json, PrtAction *const *entries, char 
 void prt_program_free(PrtProgram *program);
 const PrtScalar *prt_program_scalar(const PrtProgram *program, const char *name); /* NULL: not there */
 const PrtScalar *prt_program_result(const PrtProgram *program, const char *name);
+/* Whether the tensor is state of fp16's loss scale: three scalars that other programs do not have. */
+bool prt_is_loss_scale(const char *tensor);
 const PrtScalar *prt_role_scalar(const PrtRole *role, const char *name);
 const PrtScalar *prt_role_result(const PrtRole *role, const char *name);
 /* The role of rank `number`. */

@@ -111,8 +111,10 @@ void prt_rank_start(PrtRun *run, PrtRank *rank) {
         prt_scalar_write(rank, name, rank->coords[a]);
     }
     prt_scalar_write(rank, "seed", (double)program->seed);
-    /* A checkpoint replaces all that init makes, and fresh memory is zero: so sampling touches no moments. */
-    bool needs_init = !run->loads || !(run->loads_moments || run->options->sample);
+    /* A checkpoint replaces all that init makes, and fresh memory is zero: so sampling touches no moments. It may lack
+     * the loss scale. */
+    bool needs_init = !run->loads || !(run->loads_moments || run->options->sample) ||
+                      (run->loads_moments && prt_program_result(program, "loss_scale"));
     if (needs_init) prt_entry_run(rank, role_of(rank)->init, "init", 0, 0);
     if (!run->loads) return;
     atomic_store(&rank->job->status[rank->number].doing, "loading a checkpoint");

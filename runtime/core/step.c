@@ -169,6 +169,13 @@ static void stop_nonfinite(Trainer *t, const PrtStepLog *s) {
                        hint);
 }
 
+/* Values that are not finite end the run; but with a loss scale they skip the step, while there is something to halve.
+ */
+static bool is_bad(const PrtProgram *p, const PrtStepLog *s) {
+    if (s->loss_scale >= 1 && !isfinite(s->grad_norm)) return false;
+    return !isfinite(s->loss) || (prt_program_result(p, "grad_norm") && !isfinite(s->grad_norm));
+}
+
 /* One step with all that follows it. True: stop. */
 static bool train_step(Trainer *t, int64_t step, double *clock) {
     PrtRank *rank = t->rank;
@@ -178,8 +185,10 @@ static bool train_step(Trainer *t, int64_t step, double *clock) {
     PrtStepLog s = {.step = step,
                     .loss = prt_result_read(rank, "loss"),
                     .grad_norm = prt_result_read(rank, "grad_norm"),
+                    .loss_scale = prt_result_read(rank, "loss_scale"),
+                    .skipped_steps = prt_result_read(rank, "skipped_steps"),
                     .val_loss = NAN};
-    bool bad = !isfinite(s.loss) || (prt_program_result(p, "grad_norm") && !isfinite(s.grad_norm));
+    bool bad = is_bad(p, &s);
     look_at_memory(t, step);
     int64_t seen = agree_on(t, (stop_signal(t) ? SEEN_STOP : 0) | (bad ? SEEN_NONFINITE : 0));
     double seconds = prt_now() - *clock;

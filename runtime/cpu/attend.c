@@ -14,21 +14,24 @@ enum { FEW_QUERIES = 2, FEW_KEYS = 1024 }; /* sampling: dot products instead of 
 
 /* ---- shared with the gradient ---------------------------------------------------------------------------------- */
 
-static void pack(PrtPackFunction *const functions[3], int64_t unit, int64_t panel, const float *from,
+static void pack(PrtPackFunction *const functions[3], int64_t unit, int64_t panel, int element, const void *from,
                  int64_t lane_stride, int64_t lanes, int64_t depth_stride, int64_t depth, float *out) {
     PrtPackFunction *function = functions[lane_stride == 1 ? PRT_PACK_LANES : PRT_PACK_DEPTH];
     for (int64_t lane = 0; lane < lanes; lane += unit, out += depth * panel)
-        function(from + lane * lane_stride, out, depth, depth_stride, lane_stride, prt_min(unit, lanes - lane));
+        prt_pack(function, element, lane_stride != 1, prt_element(from, element, lane * lane_stride), out, depth,
+                 depth_stride, lane_stride, prt_min(unit, lanes - lane), panel);
 }
 
-void attend_pack_a(const float *from, int64_t lane_stride, int64_t lanes, int64_t depth_stride, int64_t depth,
-                   float *out) {
-    pack(plan_inner.pack_a, plan_inner.tile_m, plan_inner.panel_m, from, lane_stride, lanes, depth_stride, depth, out);
+void attend_pack_a(int element, const void *from, int64_t lane_stride, int64_t lanes, int64_t depth_stride,
+                   int64_t depth, float *out) {
+    pack(plan_inner.pack_a, plan_inner.tile_m, plan_inner.panel_m, element, from, lane_stride, lanes, depth_stride,
+         depth, out);
 }
 
-void attend_pack_b(const float *from, int64_t lane_stride, int64_t lanes, int64_t depth_stride, int64_t depth,
-                   float *out) {
-    pack(plan_inner.pack_b, plan_inner.tile_n, plan_inner.tile_n, from, lane_stride, lanes, depth_stride, depth, out);
+void attend_pack_b(int element, const void *from, int64_t lane_stride, int64_t lanes, int64_t depth_stride,
+                   int64_t depth, float *out) {
+    pack(plan_inner.pack_b, plan_inner.tile_n, plan_inner.tile_n, element, from, lane_stride, lanes, depth_stride,
+         depth, out);
 }
 
 static int64_t even_block(int64_t n, int64_t largest, int64_t unit) {
@@ -116,7 +119,7 @@ static void weights(const AttendJob *job, const Buffers *to, const Block *b, int
 static void add_values(const AttendJob *job, const Buffers *to, const Block *b, int64_t first, int64_t n) {
     const PrtInner *inner = &plan_inner;
     int64_t ld = padded_width(job);
-    attend_pack_a(to->s, job->block_k, b->n, 1, n, to->p);
+    attend_pack_a(PRT_ELEMENT_F32, to->s, job->block_k, b->n, 1, n, to->p);
     for (int64_t i = 0; i < b->n; i += inner->tile_m) {
         int64_t seen = panel_seen(job, b, i, first, n);
         const float *p = to->p + i / inner->tile_m * inner->panel_m * n;
@@ -126,25 +129,26 @@ static void add_values(const AttendJob *job, const Buffers *to, const Block *b, 
 }
 
 /* out = sum / l; lse = m + log l. A query that sees no key gives 0 and minus infinity. */
-static void finish_row(const AttendJob *job, const float *sum, float m, float l, float *out, float *lse) {
+static void finish_row(const AttendJob *job, float *sum, float m, float l, void *out, float *lse) {
     int64_t w = job->shape->width;
-    memcpy(out, sum, (size_t)w * sizeof(float));
-    if (l != 0) plan_inner.scale_row(out, w, 1.0f / l);
+    if (l != 0) plan_inner.scale_row(sum, w, 1.0f / l);
+    prt_narrow(job->shape->element, sum, out, w);
     *lse = m + logf(l);
 }
 
 typedef struct Head {
-    const float *q, *k, *v;
-    float *out, *lse;
+    const void *q, *k, *v;
+    void *out;
+    float *lse;
 } Head;
 
 static Head head_of(const AttendJob *job, int64_t batch, int64_t head) {
     const PrtAttend *s = job->shape;
     int64_t kv = head / s->group;
-    return (Head){(const float *)job->pointers[0] + batch * s->q_batch + head * s->q_head,
-                  (const float *)job->pointers[1] + batch * s->k_batch + kv * s->k_head,
-                  (const float *)job->pointers[2] + batch * s->v_batch + kv * s->v_head,
-                  (float *)job->pointers[3] + batch * s->o_batch + head * s->o_head,
+    return (Head){prt_element(job->pointers[0], s->element, batch * s->q_batch + head * s->q_head),
+                  prt_element(job->pointers[1], s->element, batch * s->k_batch + kv * s->k_head),
+                  prt_element(job->pointers[2], s->element, batch * s->v_batch + kv * s->v_head),
+                  prt_element_to(job->pointers[3], s->element, batch * s->o_batch + head * s->o_head),
                   (float *)job->pointers[4] + batch * s->l_batch + head * s->l_head};
 }
 
@@ -153,18 +157,18 @@ static void attend_block(const AttendJob *job, const Head *h, const Buffers *to,
     int64_t rows = prt_round_up(b->n, plan_inner.tile_m), end = attend_limit(job, b->first + b->n - 1);
     memset(to->sum, 0, (size_t)(rows * padded_width(job)) * sizeof(float));
     for (int64_t i = 0; i < b->n; i++) to->m[i] = -INFINITY, to->l[i] = 0;
-    attend_pack_a(h->q + b->first * s->q_seq, s->q_seq, b->n, 1, s->width, to->q);
+    attend_pack_a(s->element, prt_element(h->q, s->element, b->first * s->q_seq), s->q_seq, b->n, 1, s->width, to->q);
     for (int64_t first = 0; first < end; first += job->block_k) {
         int64_t n = prt_min(job->block_k, end - first);
-        attend_pack_b(h->k + first * s->k_key, s->k_key, n, 1, s->width, to->k);
-        attend_pack_b(h->v + first * s->v_key, 1, s->width, s->v_key, n, to->v);
+        attend_pack_b(s->element, prt_element(h->k, s->element, first * s->k_key), s->k_key, n, 1, s->width, to->k);
+        attend_pack_b(s->element, prt_element(h->v, s->element, first * s->v_key), 1, s->width, s->v_key, n, to->v);
         scores(job, to, b, first, n);
         weights(job, to, b, first, n);
         add_values(job, to, b, first, n);
     }
     for (int64_t i = 0; i < b->n; i++)
-        finish_row(job, to->sum + i * padded_width(job), to->m[i], to->l[i], h->out + (b->first + i) * s->o_seq,
-                   h->lse + (b->first + i) * s->l_seq);
+        finish_row(job, to->sum + i * padded_width(job), to->m[i], to->l[i],
+                   prt_element_to(h->out, s->element, (b->first + i) * s->o_seq), h->lse + (b->first + i) * s->l_seq);
 }
 
 /* Tasks are blocks of queries of all heads; those that see the most keys come first. */
@@ -187,6 +191,7 @@ static void attend_few_task(void *context, int thread, int64_t task) {
     const PrtAttend *s = job->shape;
     int64_t heads = s->kv_head * s->group;
     Head h = head_of(job, task / heads, task % heads);
+    const float *q = h.q, *k = h.k, *v = h.v; /* narrow ones go through packing */
     float *row = (float *)prt_scratch(job->rank, thread), *sum = row + FEW_KEYS;
     for (int64_t i = 0; i < s->seq; i++) {
         float m = -INFINITY, l = 0;
@@ -195,11 +200,11 @@ static void attend_few_task(void *context, int thread, int64_t task) {
         for (int64_t first = 0; first < end; first += FEW_KEYS) {
             int64_t n = prt_min(FEW_KEYS, end - first);
             for (int64_t j = 0; j < n; j++)
-                row[j] = plan_inner.dot_row(h.q + i * s->q_seq, h.k + (first + j) * s->k_key, s->width);
+                row[j] = plan_inner.dot_row(q + i * s->q_seq, k + (first + j) * s->k_key, s->width);
             plan_inner.scale_row(sum, s->width, plan_inner.softmax_row(row, n, s->scale, &m, &l));
-            for (int64_t j = 0; j < n; j++) plan_inner.axpy_row(sum, h.v + (first + j) * s->v_key, s->width, row[j]);
+            for (int64_t j = 0; j < n; j++) plan_inner.axpy_row(sum, v + (first + j) * s->v_key, s->width, row[j]);
         }
-        finish_row(job, sum, m, l, h.out + i * s->o_seq, h.lse + i * s->l_seq);
+        finish_row(job, sum, m, l, (float *)h.out + i * s->o_seq, h.lse + i * s->l_seq);
     }
 }
 
@@ -208,7 +213,7 @@ static int64_t few_floats(const AttendJob *job) { return FEW_KEYS + job->shape->
 void prt_attend(PrtRank *rank, const PrtAttend *shape, void *const *pointers, int64_t q_start, int64_t k_start) {
     AttendJob job = {.shape = shape, .pointers = pointers, .offset = q_start - k_start, .rank = rank};
     int64_t heads = shape->batch * shape->kv_head * shape->group;
-    if (shape->seq <= FEW_QUERIES) {
+    if (shape->seq <= FEW_QUERIES && shape->element == PRT_ELEMENT_F32) {
         attend_choose_blocks(&job, QUERIES, KEYS, few_floats);
         prt_tasks(rank, attend_few_task, &job, heads);
         return;

@@ -3,6 +3,7 @@
 #ifndef PRT_ATTEND_H
 #define PRT_ATTEND_H
 
+#include "cpu/narrow.h"
 #include "cpu/threads.h"
 
 typedef struct AttendJob {
@@ -41,11 +42,12 @@ static inline int64_t attend_b_floats(int64_t columns, int64_t depth) {
     return prt_round_up(columns, plan_inner.tile_n) * depth;
 }
 
-/* Packs an operand: lanes (rows of A, columns of B) and depth at their strides, one of which is 1. */
-void attend_pack_a(const float *from, int64_t lane_stride, int64_t lanes, int64_t depth_stride, int64_t depth,
-                   float *out);
-void attend_pack_b(const float *from, int64_t lane_stride, int64_t lanes, int64_t depth_stride, int64_t depth,
-                   float *out);
+/* Packs an operand of this element type: lanes (rows of A, columns of B) and depth at their strides, one of which is 1.
+ */
+void attend_pack_a(int element, const void *from, int64_t lane_stride, int64_t lanes, int64_t depth_stride,
+                   int64_t depth, float *out);
+void attend_pack_b(int element, const void *from, int64_t lane_stride, int64_t lanes, int64_t depth_stride,
+                   int64_t depth, float *out);
 
 /* Halves the blocks until `floats(job)` fit into a thread's scratch memory; fails when the smallest do not. */
 void attend_choose_blocks(AttendJob *job, int64_t queries, int64_t keys, int64_t (*floats)(const AttendJob *job));

@@ -3,12 +3,14 @@
  * With p = exp(scale * q k^T - lse), dp = d_out v^T, delta = the row sums of d_out * out and ds = scale * p (dp -
  * delta): dv = p^T d_out, dk = ds^T q, dq = ds k. One task does all of one key head of one sequence: for each block of
  * keys, in order, over the heads of its group and their blocks of queries. So every sum has one order, whatever the
- * threads. dk and dv grow in scratch memory, dq in place. Tiles that causality hides are skipped. */
+ * threads. dk and dv grow in scratch memory, dq in place; all three are f32, whatever the operands are. Tiles that
+ * causality hides are skipped. */
 #include "cpu/attend.h"
 
 #include <string.h>
 
 enum { QUERIES = 128, KEYS = 128 };
+enum { WIDE = 256 }; /* narrow elements that are converted at a time */
 
 /* Packed operands are named after the product's side (rows `_a`, columns `_b`). */
 typedef struct Buffers {
@@ -23,11 +25,12 @@ typedef struct Buffers {
 } Buffers;
 
 typedef struct Head {
-    const float *q, *out, *lse, *d_out;
+    const void *q, *out, *d_out;
+    const float *lse;
     float *dq;
 } Head;
 typedef struct KeyHead {
-    const float *k, *v;
+    const void *k, *v;
     float *dk, *dv;
 } KeyHead;
 typedef struct Block {
@@ -84,6 +87,18 @@ static void scores(const AttendJob *job, const Buffers *b, Block q, Block k) {
     }
 }
 
+static float dot_rows(int element, const void *x, const void *y, int64_t n) {
+    if (element == PRT_ELEMENT_F32) return plan_inner.dot_row(x, y, n);
+    float wide_x[WIDE], wide_y[WIDE], sum = 0;
+    for (int64_t i = 0; i < n; i += WIDE) {
+        int64_t part = prt_min(WIDE, n - i);
+        prt_widen(element, prt_element(x, element, i), wide_x, part);
+        prt_widen(element, prt_element(y, element, i), wide_y, part);
+        sum += plan_inner.dot_row(wide_x, wide_y, part);
+    }
+    return sum;
+}
+
 /* p and ds, row by row; hidden keys get 0. */
 static void weights(const AttendJob *job, const Buffers *b, const Head *h, Block q, Block k) {
     const PrtAttend *s = job->shape;
@@ -93,7 +108,8 @@ static void weights(const AttendJob *job, const Buffers *b, const Head *h, Block
         memset(row + seen, 0, (size_t)(k.n - seen) * sizeof(float));
         memset(p + seen, 0, (size_t)(k.n - seen) * sizeof(float));
         if (seen == 0) continue;
-        float delta = plan_inner.dot_row(h->d_out + query * s->o_seq, h->out + query * s->o_seq, s->width);
+        float delta = dot_rows(s->element, prt_element(h->d_out, s->element, query * s->o_seq),
+                               prt_element(h->out, s->element, query * s->o_seq), s->width);
         plan_inner.softmax_grad_row(row, dp, p, seen, s->scale, h->lse[query * s->l_seq], delta);
     }
 }
@@ -104,7 +120,7 @@ static void add_to_keys(const AttendJob *job, const Buffers *b, const float *x, 
                         Block k) {
     const PrtInner *inner = &plan_inner;
     int64_t ld = padded_width(job);
-    attend_pack_a(x, 1, k.n, job->block_k, q.n, b->keys_a);
+    attend_pack_a(PRT_ELEMENT_F32, x, 1, k.n, job->block_k, q.n, b->keys_a);
     for (int64_t i = 0; i < k.n; i += inner->tile_m) {
         int64_t from = job->shape->causal ? prt_max(0, k.first + i - job->offset - q.first) : 0;
         if (from >= q.n) break;
@@ -119,7 +135,7 @@ static void add_to_keys(const AttendJob *job, const Buffers *b, const float *x, 
 static void add_to_queries(const AttendJob *job, const Buffers *b, const Head *h, Block q, Block k) {
     const PrtInner *inner = &plan_inner;
     const PrtAttend *s = job->shape;
-    attend_pack_a(b->s, job->block_k, q.n, 1, k.n, b->rows_a);
+    attend_pack_a(PRT_ELEMENT_F32, b->s, job->block_k, q.n, 1, k.n, b->rows_a);
     for (int64_t i = 0; i < q.n; i += inner->tile_m) {
         int64_t seen = panel_seen(job, q, k, i);
         const float *ds = b->rows_a + i / inner->tile_m * inner->panel_m * k.n;
@@ -131,11 +147,13 @@ static void add_to_queries(const AttendJob *job, const Buffers *b, const Head *h
 
 static void grad_block(const AttendJob *job, const Buffers *b, const Head *h, Block q, Block k) {
     const PrtAttend *s = job->shape;
-    const float *queries = h->q + q.first * s->q_seq, *d_out = h->d_out + q.first * s->o_seq;
-    attend_pack_a(queries, s->q_seq, q.n, 1, s->width, b->q_a);
-    attend_pack_a(d_out, s->o_seq, q.n, 1, s->width, b->d_out_a);
-    attend_pack_b(queries, 1, s->width, s->q_seq, q.n, b->q_b);
-    attend_pack_b(d_out, 1, s->width, s->o_seq, q.n, b->d_out_b);
+    int element = s->element;
+    const void *queries = prt_element(h->q, element, q.first * s->q_seq);
+    const void *d_out = prt_element(h->d_out, element, q.first * s->o_seq);
+    attend_pack_a(element, queries, s->q_seq, q.n, 1, s->width, b->q_a);
+    attend_pack_a(element, d_out, s->o_seq, q.n, 1, s->width, b->d_out_a);
+    attend_pack_b(element, queries, 1, s->width, s->q_seq, q.n, b->q_b);
+    attend_pack_b(element, d_out, 1, s->width, s->o_seq, q.n, b->d_out_b);
     scores(job, b, q, k);
     weights(job, b, h, q, k);
     add_to_keys(job, b, b->p, b->d_out_b, b->dv, q, k);
@@ -148,17 +166,17 @@ static void grad_block(const AttendJob *job, const Buffers *b, const Head *h, Bl
 static Head head_of(const AttendJob *job, int64_t batch, int64_t head) {
     const PrtAttend *s = job->shape;
     int64_t q = batch * s->q_batch + head * s->q_head, o = batch * s->o_batch + head * s->o_head;
-    return (Head){.q = (const float *)job->pointers[0] + q,
-                  .out = (const float *)job->pointers[3] + o,
+    return (Head){.q = prt_element(job->pointers[0], s->element, q),
+                  .out = prt_element(job->pointers[3], s->element, o),
                   .lse = (const float *)job->pointers[4] + batch * s->l_batch + head * s->l_head,
-                  .d_out = (const float *)job->pointers[5] + o,
+                  .d_out = prt_element(job->pointers[5], s->element, o),
                   .dq = (float *)job->pointers[6] + q};
 }
 
 static KeyHead key_head_of(const AttendJob *job, int64_t batch, int64_t head) {
     const PrtAttend *s = job->shape;
     int64_t k = batch * s->k_batch + head * s->k_head, v = batch * s->v_batch + head * s->v_head;
-    return (KeyHead){(const float *)job->pointers[1] + k, (const float *)job->pointers[2] + v,
+    return (KeyHead){prt_element(job->pointers[1], s->element, k), prt_element(job->pointers[2], s->element, v),
                      (float *)job->pointers[7] + k, (float *)job->pointers[8] + v};
 }
 
@@ -173,10 +191,11 @@ static void grad_keys(const AttendJob *job, const Buffers *b, int64_t batch, int
     size_t bytes = (size_t)(prt_round_up(k.n, plan_inner.tile_m) * padded_width(job)) * sizeof(float);
     memset(b->dk, 0, bytes);
     memset(b->dv, 0, bytes);
-    const float *keys = kh.k + k.first * s->k_key;
-    attend_pack_b(keys, s->k_key, k.n, 1, s->width, b->k_b);
-    attend_pack_b(keys, 1, s->width, s->k_key, k.n, b->k_wide_b);
-    attend_pack_b(kh.v + k.first * s->v_key, s->v_key, k.n, 1, s->width, b->v_b);
+    int element = s->element;
+    const void *keys = prt_element(kh.k, element, k.first * s->k_key);
+    attend_pack_b(element, keys, s->k_key, k.n, 1, s->width, b->k_b);
+    attend_pack_b(element, keys, 1, s->width, s->k_key, k.n, b->k_wide_b);
+    attend_pack_b(element, prt_element(kh.v, element, k.first * s->v_key), s->v_key, k.n, 1, s->width, b->v_b);
     for (int64_t g = 0; g < s->group; g++) {
         Head h = head_of(job, batch, kv * s->group + g);
         for (int64_t first = 0; first < s->seq; first += job->block_q) {

@@ -22,8 +22,8 @@ typedef struct ProductJob {
     const PrtProduct *product;
     PrtRank *rank;
     void *const *pointers;
-    const float *a_base, *b_base;
-    float *c_base;
+    const void *a_base, *b_base;
+    void *c_base;
     int64_t batch, m, n, k; /* points; m are C's rows after the change of roles */
     Strided a_batch, b_batch, c_batch, c_m, c_n;
     PackSource a, b;
@@ -53,6 +53,7 @@ static int64_t even_block(int64_t n, int64_t largest, int64_t unit) {
 }
 
 static Few few_rows(const ProductJob *job) {
+    if (job->product->a || job->product->b || job->product->c) return FEW_NO; /* narrow ones go through packing */
     bool plain = job->a.lane.n == 1 && job->a.depth.n == 1 && job->b.lane.n == 1 && job->b.depth.n == 1;
     if (job->m > FEW_ROWS || !plain || job->c_m.n != 1 || job->c_n.n != 1 || !job->c_direct) return FEW_NO;
     if (strided_last(&job->b.lane) == 1) return FEW_SUM_OF_ROWS;
@@ -81,10 +82,10 @@ static ProductJob describe(PrtRank *rank, const PrtProduct *p, void *const *poin
     job.a_batch = strided_of(p->batch, p->n_batch, a);
     job.b_batch = strided_of(p->batch, p->n_batch, b);
     job.c_batch = strided_of(p->batch, p->n_batch, OPERAND_C);
-    job.a =
-        pack_source(strided_of(m, n_m, a), strided_of(p->k, p->n_k, a), inner->pack_a, inner->panel_m, inner->tile_m);
-    job.b =
-        pack_source(strided_of(n, n_n, b), strided_of(p->k, p->n_k, b), inner->pack_b, inner->tile_n, inner->tile_n);
+    job.a = pack_source(strided_of(m, n_m, a), strided_of(p->k, p->n_k, a), inner->pack_a, inner->panel_m,
+                        inner->tile_m, swap ? p->b : p->a);
+    job.b = pack_source(strided_of(n, n_n, b), strided_of(p->k, p->n_k, b), inner->pack_b, inner->tile_n, inner->tile_n,
+                        swap ? p->a : p->b);
     job.block_k = even_block(job.k, inner->block_k, 4);
     job.c_direct = strided_last(&job.c_n) == 1;
     job.rows_are_m = rows_declared_m != swap;
@@ -120,7 +121,8 @@ static void choose_parts(ProductJob *job) {
                 job->parts_batch = batch, job->parts_m = m, job->parts_n = n;
             }
     }
-    job->epilogue_in_band = job->product->epilogue && job->rows_are_m && job->parts_n == 1 && job->n <= inner->block_n;
+    job->epilogue_in_band =
+        job->product->epilogue && !job->product->c && job->rows_are_m && job->parts_n == 1 && job->n <= inner->block_n;
 }
 
 /* Part `i` of `parts` of `n` points, cut at multiples of `unit`. */
@@ -154,7 +156,7 @@ static void put_tile(const ProductJob *job, const float *a, const float *b, floa
 
 /* A block of k of one part, while it meets blocks of rows. */
 typedef struct Step {
-    const float *a, *b; /* of this batch point */
+    const void *a, *b; /* of this batch point */
     float *c;
     float *packed_a, *packed_b;
     int64_t k, n_k;
@@ -182,9 +184,9 @@ static void multiply_part(const ProductJob *job, int thread, int64_t point, Rang
     const PrtInner *inner = &plan_inner;
     int64_t block_m = even_block(m.hi - m.lo, inner->block_m, inner->tile_m);
     int64_t block_n = even_block(n.hi - n.lo, inner->block_n, inner->tile_n);
-    Step step = {.a = job->a_base + strided_offset(&job->a_batch, point),
-                 .b = job->b_base + strided_offset(&job->b_batch, point),
-                 .c = job->c_base + strided_offset(&job->c_batch, point),
+    Step step = {.a = prt_element(job->a_base, job->a.element, strided_offset(&job->a_batch, point)),
+                 .b = prt_element(job->b_base, job->b.element, strided_offset(&job->b_batch, point)),
+                 .c = (float *)job->c_base + strided_offset(&job->c_batch, point),
                  .packed_a = (float *)prt_scratch(job->rank, thread),
                  .keep_b = m.hi - m.lo > block_m};
     step.packed_b = step.packed_a + prt_round_up(block_m / inner->tile_m * inner->panel_m * job->block_k, 16);
@@ -199,6 +201,56 @@ static void multiply_part(const ProductJob *job, int thread, int64_t point, Rang
                 if (job->epilogue_in_band && step.k + step.n_k == job->k)
                     job->product->epilogue(job->pointers + 2, point * job->m + rows.lo, point * job->m + rows.hi);
             }
+        }
+    }
+}
+
+/* ---- a narrow C ------------------------------------------------------------------------------------------------ */
+
+enum { NARROW_COLUMNS = 512 }; /* of C that are summed at a time */
+
+/* Rows of sums, rounded into C. */
+static void store_narrow(const ProductJob *job, const float *sums, int64_t ld, int64_t point, Range rows,
+                         Range columns) {
+    int element = job->product->c;
+    void *c = prt_element_to(job->c_base, element, strided_offset(&job->c_batch, point));
+    for (int64_t i = rows.lo; i < rows.hi; i++, sums += ld) {
+        void *row = prt_element_to(c, element, strided_offset(&job->c_m, i));
+        for (int64_t j = columns.lo; j < columns.hi;) {
+            int64_t run = job->c_direct ? prt_min(strided_run(&job->c_n, j), columns.hi - j) : 1;
+            prt_narrow(element, sums + (j - columns.lo), prt_element_to(row, element, strided_offset(&job->c_n, j)),
+                       run);
+            j += run;
+        }
+    }
+}
+
+/* As multiply_part, but all of k is summed in f32 before an element of C is written, a block of C at a time. */
+static void multiply_part_narrow(const ProductJob *job, int thread, int64_t point, Range m, Range n) {
+    const PrtInner *inner = &plan_inner;
+    int64_t block_m = even_block(m.hi - m.lo, inner->block_m, inner->tile_m);
+    int64_t block_n = even_block(n.hi - n.lo, NARROW_COLUMNS, inner->tile_n);
+    const void *a = prt_element(job->a_base, job->a.element, strided_offset(&job->a_batch, point));
+    const void *b = prt_element(job->b_base, job->b.element, strided_offset(&job->b_batch, point));
+    float *packed_a = (float *)prt_scratch(job->rank, thread);
+    float *packed_b = packed_a + prt_round_up(block_m / inner->tile_m * inner->panel_m * job->block_k, 16);
+    float *sums = packed_b + inner->tile_n * job->block_k;
+    for (int64_t j = n.lo; j < n.hi; j += block_n) {
+        Range columns = {j, prt_min(j + block_n, n.hi)};
+        for (int64_t i = m.lo; i < m.hi; i += block_m) {
+            Range rows = {i, prt_min(i + block_m, m.hi)};
+            for (int64_t k = 0; k < job->k; k += job->block_k) {
+                int64_t n_k = prt_min(job->block_k, job->k - k);
+                pack_block(&job->a, a, rows.lo, rows.hi - rows.lo, k, n_k, packed_a);
+                for (int64_t y = columns.lo; y < columns.hi; y += inner->tile_n) {
+                    pack_block(&job->b, b, y, prt_min(inner->tile_n, columns.hi - y), k, n_k, packed_b);
+                    for (int64_t x = 0; x < rows.hi - rows.lo; x += inner->tile_m)
+                        inner->tile(packed_a + x / inner->tile_m * n_k * inner->panel_m, packed_b,
+                                    sums + x * block_n + (y - columns.lo), n_k, block_n, inner->tile_m, inner->tile_n,
+                                    job->product->scale, k > 0);
+                }
+            }
+            store_narrow(job, sums, block_n, point, rows, columns);
         }
     }
 }
@@ -231,9 +283,9 @@ static void dot_columns(const ProductJob *job, const float *a, const float *b, f
 }
 
 static void multiply_few(const ProductJob *job, int64_t point, Range n) {
-    const float *a = job->a_base + strided_offset(&job->a_batch, point),
-                *b = job->b_base + strided_offset(&job->b_batch, point);
-    float *c = job->c_base + strided_offset(&job->c_batch, point);
+    const float *a = (const float *)job->a_base + strided_offset(&job->a_batch, point),
+                *b = (const float *)job->b_base + strided_offset(&job->b_batch, point);
+    float *c = (float *)job->c_base + strided_offset(&job->c_batch, point);
     if (job->few == FEW_SUM_OF_ROWS)
         add_rows(job, a, b, c, n);
     else
@@ -251,6 +303,8 @@ static void product_task(void *context, int thread, int64_t task) {
     for (int64_t point = batch.lo; point < batch.hi; point++) {
         if (job->few)
             multiply_few(job, point, n);
+        else if (job->product->c)
+            multiply_part_narrow(job, thread, point, m, n);
         else
             multiply_part(job, thread, point, m, n);
     }

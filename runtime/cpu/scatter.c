@@ -2,19 +2,37 @@
  *
  * Cut by columns: each thread goes through all rows, so that equal indices are added in order whatever the threads.
  * Rows that another rank holds (outside [0, n_out)) are skipped. */
+#include "cpu/narrow.h"
 #include "cpu/threads.h"
 
 #include <string.h>
 
+enum { WIDE = 512 };   /* narrow elements that are converted at a time */
 enum { COLUMNS = 16 }; /* a cache line: threads do not share one */
 
 typedef struct ScatterJob {
     const PrtScatter *scatter;
     float *out;
     const int32_t *index;
-    const float *rows;
+    const void *rows;
     int64_t first, part;
 } ScatterJob;
+
+/* Columns [lo, lo + n) of row i are added to `out`. */
+static void add_row(const ScatterJob *job, int64_t i, float *out, int64_t lo, int64_t n) {
+    int element = job->scatter->element;
+    const void *row = prt_element(job->rows, element, i * job->scatter->row_stride + lo);
+    if (element == PRT_ELEMENT_F32) {
+        plan_inner.axpy_row(out, row, n, 1.0f);
+        return;
+    }
+    float wide[WIDE];
+    for (int64_t j = 0; j < n; j += WIDE) {
+        int64_t columns = prt_min(WIDE, n - j);
+        prt_widen(element, prt_element(row, element, j), wide, columns);
+        plan_inner.axpy_row(out + j, wide, columns, 1.0f);
+    }
+}
 
 static void scatter_task(void *context, int thread, int64_t task) {
     (void)thread;
@@ -26,7 +44,7 @@ static void scatter_task(void *context, int thread, int64_t task) {
     for (int64_t i = 0; i < s->n_rows; i++) {
         int64_t to = job->index[i] - job->first;
         if (to < 0 || to >= s->n_out) continue;
-        plan_inner.axpy_row(job->out + to * s->out_stride + lo, job->rows + i * s->row_stride + lo, n, 1.0f);
+        add_row(job, i, job->out + to * s->out_stride + lo, lo, n);
     }
 }
 

@@ -5,6 +5,7 @@
 #ifndef PRT_STRIDED_H
 #define PRT_STRIDED_H
 
+#include "cpu/narrow.h"
 #include "cpu/threads.h"
 
 typedef struct Strided {
@@ -32,12 +33,15 @@ typedef struct PackSource {
     PrtPackFunction *pack;
     int64_t panel; /* width of a packed panel */
     int64_t lanes; /* of one panel: tile_m, tile_n */
+    PrtPack kind;
+    int element; /* type of the operand in memory */
 } PackSource;
 
-PackSource pack_source(Strided lane, Strided depth, PrtPackFunction *const pack[3], int64_t panel, int64_t lanes);
+PackSource pack_source(Strided lane, Strided depth, PrtPackFunction *const pack[3], int64_t panel, int64_t lanes,
+                       int element);
 /* Packs lanes [lane, lane + n_lanes) by depth [k, k + n_k) of the operand at `base`, panel after panel, each n_k *
  * panel floats. `lane` is a multiple of source->lanes. */
-void pack_block(const PackSource *source, const float *base, int64_t lane, int64_t n_lanes, int64_t k, int64_t n_k,
+void pack_block(const PackSource *source, const void *base, int64_t lane, int64_t n_lanes, int64_t k, int64_t n_k,
                 float *out);
 
 #endif

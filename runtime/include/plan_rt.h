@@ -72,8 +72,8 @@ typedef struct PrtProduct {
     int32_t n_batch, n_m, n_n, n_k;
     int32_t accumulate, has_epilogue;
     float scale;
-    int32_t reserved;
-    PrtKernel *epilogue; /* or NULL */
+    uint8_t a, b, c, reserved; /* element types: 0 f32, 2 bf16, 3 f16; C is f32 where it is added to */
+    PrtKernel *epilogue;       /* or NULL */
 } PrtProduct;
 typedef struct PrtAttend {
     int64_t batch, seq, key, kv_head, group, width;
@@ -81,10 +81,14 @@ typedef struct PrtAttend {
         l_seq, l_head;
     float scale;
     int32_t causal;
+    int32_t element; /* type of q, k, v, out, d_out; lse and the gradients are f32 */
+    int32_t reserved;
 } PrtAttend;
 typedef struct PrtScatter {
     int64_t n_rows, n_out, width, row_stride, out_stride;
     int32_t coordinate_axis, accumulate;
+    int32_t element; /* type of rows; out is f32 */
+    int32_t reserved;
 } PrtScatter;
 typedef struct PrtTopK {
     int64_t sequences, seq, experts, picks, slots;
@@ -93,7 +97,7 @@ typedef struct PrtCollective {
     int32_t kind;   /* PrtCollectiveKind */
     int32_t axis;   /* of the mesh */
     int32_t reduce; /* 0 sum, 1 max, 2 min, 3 or */
-    int32_t dtype;  /* 0 f32, 4 i32 */
+    int32_t dtype;  /* 0 f32, 2 bf16, 3 f16, 4 i32 */
     int64_t elements, outer, inner;
     const char *where; /* "train.plan:41 all_reduce of grad.token_table over data" */
 } PrtCollective;

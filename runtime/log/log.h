@@ -23,6 +23,7 @@ typedef struct PrtLog {
 typedef struct PrtStepLog {
     int64_t step;
     double loss, grad_norm, lr, step_ms, tokens_per_second, val_loss;
+    double loss_scale, skipped_steps; /* of fp16: that of the next step; steps skipped since the first */
     int64_t peak_bytes;
 } PrtStepLog;
 

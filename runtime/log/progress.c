@@ -55,6 +55,8 @@ static void write_metrics(PrtLog *log, const PrtStepLog *s) {
     put_number(file, "step_ms", s->step_ms);
     fprintf(file, ", \"peak_bytes\": %lld", (long long)s->peak_bytes);
     if (!isnan(s->val_loss)) put_number(file, "val_loss", s->val_loss);
+    if (!isnan(s->loss_scale)) put_number(file, "loss_scale", s->loss_scale);
+    if (!isnan(s->skipped_steps)) put_number(file, "skipped_steps", s->skipped_steps);
     fputs("}\n", file);
     if (!fflush(file) && !ferror(file)) return;
     fprintf(stderr, "warning: the metrics file cannot be written any more: %s\n", strerror(errno));
@@ -77,14 +79,16 @@ static double seconds_left(const PrtLog *log, const PrtStepLog *s) {
 /* "loss 3.1415  val_loss 3.2000  grad_norm 1.200  lr 6.00e-04  123.0 ms  4,567 tok/s  mfu 41.0%  memory 1.2 GiB,
  * planned 1.1 GiB" */
 static void describe(const PrtLog *log, const PrtStepLog *s, char *text, size_t size) {
-    char rate[32], peak[32], predicted[32], val[40] = "", norm[40] = "", mfu[32] = "  mfu n/a";
+    char rate[32], peak[32], predicted[32], val[40] = "", norm[40] = "", scale[64] = "", mfu[32] = "  mfu n/a";
     double utilisation = mfu_of(log, s);
     double val_loss = log->bar ? log->val_loss : s->val_loss; /* on the progress line the last one stays */
     if (!isnan(val_loss)) snprintf(val, sizeof val, "  val_loss %.4f", val_loss);
     if (!isnan(s->grad_norm)) snprintf(norm, sizeof norm, "  grad_norm %.3f", s->grad_norm);
+    if (!isnan(s->loss_scale))
+        snprintf(scale, sizeof scale, "  scale %.6g  skipped %.0f", s->loss_scale, s->skipped_steps);
     if (!isnan(utilisation)) snprintf(mfu, sizeof mfu, "  mfu %.1f%%", utilisation);
-    snprintf(text, size, "loss %.4f%s%s  lr %.2e  %.1f ms  %s %s/s%s  memory %s, planned %s", s->loss, val, norm, s->lr,
-             s->step_ms, prt_commas((int64_t)(s->tokens_per_second + 0.5), rate),
+    snprintf(text, size, "loss %.4f%s%s%s  lr %.2e  %.1f ms  %s %s/s%s  memory %s, planned %s", s->loss, val, norm,
+             scale, s->lr, s->step_ms, prt_commas((int64_t)(s->tokens_per_second + 0.5), rate),
              prt_program_has_tokens(log->run->program) ? "tok" : "samples", mfu, prt_bytes((double)s->peak_bytes, peak),
              prt_bytes((double)log->predicted_bytes, predicted));
 }

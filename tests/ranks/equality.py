@@ -7,6 +7,9 @@ For each plan: builds it, trains, and compares with `single`
   - the loss of every step, within 1e-5 relative, dropout on, and the gradient norm within 1e-4;
   - each gradient of step 1, from the first moments m = (1 - beta1) g in the checkpoint: ||g - g'|| <= 2e-5 ||g'|| + 1e-7 ||all g'||;
   - the arena that the program maps: what the compiler said, byte for byte.
+A plan with `precision bf16` is compared with `single`, which is fp32: losses and gradients are within 3 times the distance of the
+file's first plan of that precision (one rank) from `single`. So for `fp16`; with a scale of its own it is compared with the first
+plan that has the same, which skips the same steps.
 """
 import json, os, re, shutil, struct, subprocess, sys, tempfile
 
@@ -69,14 +72,55 @@ def compare(plan, one, many):
     print(f"{plan}: loss within {worst:.1e}", flush=True)
 
 
-plans = re.findall(r"^plan (\w+)", open(source).read(), re.M)
+def distance(a, b):
+    return norm([x - y for x, y in zip(a, b)])
+
+
+def compare_narrow(plan, centre, full, one, many):
+    """In 16 bits: as far from `centre` as one rank in 16 bits, `one`, is from one rank in fp32, `full`, three times that allowed."""
+    (steps, gradients), (one_steps, one_gradients) = full, one
+    (centre_steps, centre_gradients), (other_steps, other_gradients) = centre, many
+    assert len(steps) == len(other_steps), f"{plan}: {len(other_steps)} steps"
+    allowed = 3 * max(abs(a["loss"] - b["loss"]) for a, b in zip(steps, one_steps))
+    worst = max(abs(a["loss"] - b["loss"]) for a, b in zip(centre_steps, other_steps))
+    assert worst <= allowed, f"{plan}: a loss is off by {worst:.3g}, allowed {allowed:.3g}"
+    everything = sum(norm(v) ** 2 for v in gradients.values()) ** 0.5
+    for name, a in gradients.items():
+        off, rounding = distance(centre_gradients[name], other_gradients[name]), distance(a, one_gradients[name])
+        assert off <= 3 * rounding + 1e-6 * everything, f"{plan}: gradient of {name[7:]}: off by {off:.3g} of {norm(a):.3g}, one rank by {rounding:.3g}"
+    for a, b in zip(centre_steps, other_steps):  # the loss scale, where both have one
+        for name in ("loss_scale", "skipped_steps"):
+            if name in a and name in b:
+                assert a[name] == b[name], f"{plan}: step {a['step']}: {name} {b[name]}, {a[name]} on one rank"
+    print(f"{plan}: losses within {worst:.1e}, allowed {allowed:.1e}", flush=True)
+
+
+text = open(source).read()
+plans = re.findall(r"^plan (\w+)", text, re.M)
+blocks = dict(re.findall(r"^plan (\w+)[^{]*\{(.*?)\}", text, re.M | re.S))
+precision = {plan: (re.findall(r"precision +(\w+.*?)\s*$", blocks[plan], re.M) or ["fp32"])[0] for plan in plans}
+
+
+def first_of(word):
+    return next(plan for plan in plans if precision[plan] == word)
+
+
 assert plans[0] == "single" and len(plans) > 1, "the file begins with `plan single`"
 failures = 0
 try:
     single = train("single")
+    narrow = {}  # plan on one rank -> what it gives
     for plan in wanted or plans[1:]:
         try:
-            compare(plan, single, train(plan))
+            if precision[plan] == "fp32":
+                compare(plan, single, train(plan))
+                continue
+            same, plain = first_of(precision[plan]), first_of(precision[plan].split("(")[0])
+            for each in (same, plain):
+                if each not in narrow:
+                    narrow[each] = train(each)
+            centre = narrow[same] if same != plain else single
+            compare_narrow(plan, centre, single, narrow[plain], narrow[plan] if plan in narrow else train(plan))
         except (AssertionError, SystemExit) as problem:
             failures += 1
             print(f"FAILED {problem}", flush=True)

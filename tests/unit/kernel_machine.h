@@ -6,6 +6,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "ir/loop_math.h"
 #include "kernels/kernels.h"
 
 enum { KM_FLIGHTS = 1024 };
@@ -66,7 +67,19 @@ static inline ProductDim km_point(const ProductDim *d, int n, int64_t i) {
     return at;
 }
 
-static inline void km_product(const Product *p, const float *a, const float *b, float *c) {
+/* An element of this type, as a number. */
+static inline double km_get(const void *base, int element, int64_t i) {
+    if (element == ELEMENT_F32) return (double)((const float *)base)[i];
+    uint16_t half = ((const uint16_t *)base)[i];
+    return (double)(element == ELEMENT_BF16 ? loop_from_bf16(half) : loop_from_f16(half));
+}
+
+static inline void km_put(void *base, int element, int64_t i, double x) {
+    if (element == ELEMENT_F32) ((float *)base)[i] = (float)x;
+    else ((uint16_t *)base)[i] = element == ELEMENT_BF16 ? loop_to_bf16((float)x) : loop_to_f16((float)x);
+}
+
+static inline void km_product(const Product *p, const void *a, const void *b, void *c) {
     for (int64_t ib = 0; ib < km_points(p->batch, p->n_batch); ib++)
         for (int64_t im = 0; im < km_points(p->m, p->n_m); im++)
             for (int64_t in = 0; in < km_points(p->n, p->n_n); in++) {
@@ -74,85 +87,92 @@ static inline void km_product(const Product *p, const float *a, const float *b, 
                 double sum = 0;
                 for (int64_t ik = 0; ik < km_points(p->k, p->n_k); ik++) {
                     ProductDim w = km_point(p->k, p->n_k, ik);
-                    sum += (double)a[x.a + y.a + w.a] * (double)b[x.b + z.b + w.b];
+                    sum += km_get(a, p->a, x.a + y.a + w.a) * km_get(b, p->b, x.b + z.b + w.b);
                 }
-                float *out = &c[x.c + y.c + z.c];
-                *out = (float)(sum * p->scale) + (p->accumulate ? *out : 0);
+                int64_t out = x.c + y.c + z.c;
+                km_put(c, p->c, out, sum * p->scale + (p->accumulate ? km_get(c, p->c, out) : 0));
             }
 }
 
+/* Where a head begins in each operand; km_q and its like read elements from there. */
 typedef struct KmHead {
-    const float *q, *k, *v;
-    int64_t o, l;
+    void *const *p;
+    int element;
+    int64_t q, k, v, o, l;
 } KmHead;
 
-static inline KmHead km_head(const Attend *a, const float *q, const float *k, const float *v, int64_t b, int64_t h) {
+static inline KmHead km_head(const Attend *a, void *const *p, int64_t b, int64_t h) {
     int64_t kv = h / a->group;
-    return (KmHead){q + b * a->q_batch + h * a->q_head, k + b * a->k_batch + kv * a->k_head, v + b * a->v_batch + kv * a->v_head,
+    return (KmHead){p, a->element, b * a->q_batch + h * a->q_head, b * a->k_batch + kv * a->k_head, b * a->v_batch + kv * a->v_head,
                     b * a->o_batch + h * a->o_head, b * a->l_batch + h * a->l_head};
 }
+
+static inline double km_q(const KmHead *h, int64_t i) { return km_get(h->p[0], h->element, h->q + i); }
+static inline double km_k(const KmHead *h, int64_t i) { return km_get(h->p[1], h->element, h->k + i); }
+static inline double km_v(const KmHead *h, int64_t i) { return km_get(h->p[2], h->element, h->v + i); }
 
 static inline double km_score(const Attend *a, const KmHead *h, int64_t i, int64_t j, int64_t start) {
     if (a->causal && j > i + start) return -INFINITY;
     double s = 0;
-    for (int64_t d = 0; d < a->width; d++) s += (double)h->q[i * a->q_seq + d] * (double)h->k[j * a->k_key + d];
+    for (int64_t d = 0; d < a->width; d++) s += km_q(h, i * a->q_seq + d) * km_k(h, j * a->k_key + d);
     return s * a->scale;
 }
 
-static inline void km_attend(const Attend *a, float *const *p, int64_t start) {
+static inline void km_attend(const Attend *a, void *const *p, int64_t start) {
     for (int64_t b = 0; b < a->batch; b++)
         for (int64_t h = 0; h < a->kv_head * a->group; h++) {
-            KmHead head = km_head(a, p[0], p[1], p[2], b, h);
+            KmHead head = km_head(a, p, b, h);
             for (int64_t i = 0; i < a->seq; i++) {
                 double most = -INFINITY, sum = 0;
                 for (int64_t j = 0; j < a->key; j++) most = fmax(most, km_score(a, &head, i, j, start));
                 for (int64_t j = 0; j < a->key; j++) sum += exp(km_score(a, &head, i, j, start) - most);
-                p[4][head.l + i * a->l_seq] = (float)(most + log(sum));
+                ((float *)p[4])[head.l + i * a->l_seq] = (float)(most + log(sum));
                 for (int64_t d = 0; d < a->width; d++) {
                     double out = 0;
-                    for (int64_t j = 0; j < a->key; j++)
-                        out += exp(km_score(a, &head, i, j, start) - most) / sum * (double)head.v[j * a->v_key + d];
-                    p[3][head.o + i * a->o_seq + d] = (float)out;
+                    for (int64_t j = 0; j < a->key; j++) out += exp(km_score(a, &head, i, j, start) - most) / sum * km_v(&head, j * a->v_key + d);
+                    km_put(p[3], a->element, head.o + i * a->o_seq + d, out);
                 }
             }
         }
 }
 
-/* q k v out lse d_out dq dk dv */
-static inline void km_attend_grad(const Attend *a, float *const *p, int64_t start) {
+/* q k v out lse d_out dq dk dv: the gradients are f32 */
+static inline void km_attend_grad(const Attend *a, void *const *p, int64_t start) {
     for (int64_t b = 0; b < a->batch; b++)
         for (int64_t h = 0; h < a->kv_head * a->group; h++) {
-            KmHead head = km_head(a, p[0], p[1], p[2], b, h);
-            float *dq = p[6] + (head.q - p[0]), *dk = p[7] + (head.k - p[1]), *dv = p[8] + (head.v - p[2]);
+            KmHead head = km_head(a, p, b, h);
+            float *dq = (float *)p[6] + head.q, *dk = (float *)p[7] + head.k, *dv = (float *)p[8] + head.v;
             if (h % a->group == 0)
                 for (int64_t j = 0; j < a->key; j++)
                     for (int64_t d = 0; d < a->width; d++) dk[j * a->k_key + d] = dv[j * a->v_key + d] = 0;
             for (int64_t i = 0; i < a->seq; i++) {
-                const float *out = p[3] + head.o + i * a->o_seq, *g = p[5] + head.o + i * a->o_seq;
-                double delta = 0, lse = (double)p[4][head.l + i * a->l_seq];
-                for (int64_t d = 0; d < a->width; d++) delta += (double)out[d] * (double)g[d], dq[i * a->q_seq + d] = 0;
+                double delta = 0, lse = (double)((float *)p[4])[head.l + i * a->l_seq], g[64];
+                for (int64_t d = 0; d < a->width; d++) {
+                    g[d] = km_get(p[5], a->element, head.o + i * a->o_seq + d);
+                    delta += km_get(p[3], a->element, head.o + i * a->o_seq + d) * g[d], dq[i * a->q_seq + d] = 0;
+                }
                 for (int64_t j = 0; j < a->key; j++) {
                     double prob = exp(km_score(a, &head, i, j, start) - lse), dp = 0;
-                    for (int64_t d = 0; d < a->width; d++) dp += (double)g[d] * (double)head.v[j * a->v_key + d];
+                    for (int64_t d = 0; d < a->width; d++) dp += g[d] * km_v(&head, j * a->v_key + d);
                     double ds = prob * (dp - delta) * a->scale;
                     for (int64_t d = 0; d < a->width; d++) {
-                        dq[i * a->q_seq + d] += (float)(ds * (double)head.k[j * a->k_key + d]);
-                        dk[j * a->k_key + d] += (float)(ds * (double)head.q[i * a->q_seq + d]);
-                        dv[j * a->v_key + d] += (float)(prob * (double)g[d]);
+                        dq[i * a->q_seq + d] += (float)(ds * km_k(&head, j * a->k_key + d));
+                        dk[j * a->k_key + d] += (float)(ds * km_q(&head, i * a->q_seq + d));
+                        dv[j * a->v_key + d] += (float)(prob * g[d]);
                     }
                 }
             }
         }
 }
 
-static inline void km_scatter(const KernelMachine *k, int64_t rank, const Scatter *s, float *out, const int32_t *index, const float *rows) {
+static inline void km_scatter(const KernelMachine *k, int64_t rank, const Scatter *s, float *out, const int32_t *index, const void *rows) {
     int64_t first = s->coordinate_axis < 0 ? 0 : mesh_coordinate(k->mesh, rank, s->coordinate_axis) * s->n_out;
     if (!s->accumulate)
         for (int64_t i = 0; i < s->n_out; i++) memset(out + i * s->out_stride, 0, sizeof(float) * (size_t)s->width);
     for (int64_t i = 0; i < s->n_rows; i++) {
         int64_t at = index[i] - first;
         if (at < 0 || at >= s->n_out) continue;
-        for (int64_t d = 0; d < s->width; d++) out[at * s->out_stride + d] += rows[i * s->row_stride + d];
+        for (int64_t d = 0; d < s->width; d++) out[at * s->out_stride + d] += (float)km_get(rows, s->element, i * s->row_stride + d);
     }
 }
 
@@ -183,33 +203,41 @@ static inline int64_t km_peer(const KernelMachine *k, int64_t r, int axis, int64
     return r + (j - mesh_coordinate(k->mesh, r, axis)) * stride;
 }
 
-static inline float km_join(ReduceKind reduce, float x, float y) { return reduce == REDUCE_SUM ? x + y : reduce == REDUCE_MAX ? fmaxf(x, y) : fminf(x, y); }
+static inline double km_join(ReduceKind reduce, double x, double y) { return reduce == REDUCE_SUM ? x + y : reduce == REDUCE_MAX ? fmax(x, y) : fmin(x, y); }
 
-/* What rank r gets of a collective: elements are 4 bytes wide, sums are of f32. */
-static inline void km_collect(const KernelMachine *k, const Kernel *kernel, int64_t r, float *out) {
+static inline int km_element(const Collective *c) { return c->dtype == DT_BF16 || c->dtype == DT_F16 ? (int)c->dtype : ELEMENT_F32; }
+
+/* What rank r gets of a collective: words of 4 bytes are moved as they are, sums are of floats. */
+static inline void km_collect(const KernelMachine *k, const Kernel *kernel, int64_t r, char *out, double *sums) {
     const Collective *c = kernel->collective;
-    int64_t n = k->mesh->axes[c->axis].size, me = mesh_coordinate(k->mesh, r, c->axis);
+    int64_t n = k->mesh->axes[c->axis].size, me = mesh_coordinate(k->mesh, r, c->axis), bytes = dtype_bytes(c->dtype);
+    bool sum = c->op == OP_ALL_REDUCE || c->op == OP_REDUCE_SCATTER;
+    int64_t outer = c->op == OP_ALL_REDUCE ? 1 : c->outer, inner = c->op == OP_ALL_REDUCE ? c->elements : c->inner;
     for (int64_t j = 0; j < n; j++) {
-        const float *in = km_address(k, km_peer(k, r, c->axis, j), &kernel->refs[0]);
-        if (c->op == OP_ALL_REDUCE)
-            for (int64_t i = 0; i < c->elements; i++) out[i] = j ? km_join(c->reduce, out[i], in[i]) : in[i];
-        for (int64_t o = 0; o < c->outer && c->op != OP_ALL_REDUCE; o++)
-            for (int64_t i = 0; i < c->inner; i++) {
-                int64_t mine = (o * n + me) * c->inner + i, theirs = (o * n + j) * c->inner + i;
-                if (c->op == OP_ALL_GATHER) memcpy(&out[theirs], &in[o * c->inner + i], 4);
-                else if (c->op == OP_ALL_TO_ALL) memcpy(&out[theirs], &in[mine], 4);
-                else out[o * c->inner + i] = j ? km_join(c->reduce, out[o * c->inner + i], in[mine]) : in[mine];
+        const char *in = km_address(k, km_peer(k, r, c->axis, j), &kernel->refs[0]);
+        for (int64_t o = 0; o < outer; o++)
+            for (int64_t i = 0; i < inner; i++) {
+                int64_t mine = (o * n + me) * inner + i, theirs = (o * n + j) * inner + i, at = o * inner + i;
+                if (c->op == OP_ALL_GATHER) memcpy(out + theirs * bytes, in + at * bytes, (size_t)bytes);
+                else if (c->op == OP_ALL_TO_ALL) memcpy(out + theirs * bytes, in + mine * bytes, (size_t)bytes);
+                else {
+                    double x = km_get(in, km_element(c), c->op == OP_ALL_REDUCE ? at : mine);
+                    sums[at] = j ? (double)(float)km_join(c->reduce, sums[at], x) : x;
+                }
             }
     }
+    for (int64_t i = 0; sum && i < outer * inner; i++) km_put(out, km_element(c), i, sums[i]);
 }
 
 static inline void km_collective(KernelMachine *k, const Kernel *kernel) {
     const Collective *c = kernel->collective;
-    int64_t n = c->op == OP_REDUCE_SCATTER ? c->elements / k->mesh->axes[c->axis].size : c->elements;
-    float *all = calloc((size_t)(k->n_ranks * n), sizeof *all);
-    for (int64_t r = 0; r < k->n_ranks; r++) km_collect(k, kernel, r, all + r * n);
-    for (int64_t r = 0; r < k->n_ranks; r++) memcpy(km_address(k, r, &kernel->refs[1]), all + r * n, sizeof *all * (size_t)n);
+    int64_t n = c->op == OP_REDUCE_SCATTER ? c->elements / k->mesh->axes[c->axis].size : c->elements, bytes = n * dtype_bytes(c->dtype);
+    char *all = calloc((size_t)k->n_ranks, (size_t)bytes);
+    double *sums = calloc((size_t)n, sizeof *sums);
+    for (int64_t r = 0; r < k->n_ranks; r++) km_collect(k, kernel, r, all + r * bytes, sums);
+    for (int64_t r = 0; r < k->n_ranks; r++) memcpy(km_address(k, r, &kernel->refs[1]), all + r * bytes, (size_t)bytes);
     free(all);
+    free(sums);
 }
 
 static inline void km_kernel(KernelMachine *k, const Kernel *kernel);
@@ -281,8 +309,8 @@ static inline void km_kernel(KernelMachine *k, const Kernel *kernel) {
         switch (kernel->kind) {
         case KERNEL_LOOP: loop_interpret(kernel->loop, p, 0, loop_rows(kernel->loop)); break;
         case KERNEL_PRODUCT: km_product(kernel->product, p[0], p[1], p[2]); break;
-        case KERNEL_ATTEND: km_attend(kernel->attend, (float *const *)p, start); break;
-        case KERNEL_ATTEND_GRAD: km_attend_grad(kernel->attend, (float *const *)p, start); break;
+        case KERNEL_ATTEND: km_attend(kernel->attend, p, start); break;
+        case KERNEL_ATTEND_GRAD: km_attend_grad(kernel->attend, p, start); break;
         case KERNEL_SCATTER: km_scatter(k, r, kernel->scatter, p[0], p[1], p[2]); break;
         case KERNEL_TOP_K: km_top_k(kernel->top_k, p[0], p[1], p[2], p[3]); break;
         default: BUG("kernel kind %d", kernel->kind);

@@ -89,6 +89,36 @@ static void test_single(void **state) {
     run(LLAMA, "plan p { }\n", NULL);
 }
 
+__attribute__((format(printf, 2, 0))) static void run_in(const char *model, const char *plan) {
+    char text[256];
+    snprintf(text, sizeof text, plan, "bf16");
+    run(model, text, NULL);
+    snprintf(text, sizeof text, plan, "fp16");
+    run(model, text, NULL);
+}
+
+/* 16-bit activations: every kernel kind reads and writes them, and each collective moves or sums them. */
+static void test_precision(void **state) {
+    (void)state;
+    static const char *const plans[] = {
+        "plan p { precision %s }\n",
+        "plan p {\n microbatch 2\n recompute full\n precision %s\n}\n",
+        "plan p {\n mesh data = 2\n batch on data\n weights on data\n microbatch 1\n precision %s\n}\n",
+        "plan p {\n mesh data = 2\n batch on data\n optimizer on data\n precision %s\n}\n",
+        "plan p {\n mesh tensor = 2\n head, ffn on tensor\n precision %s\n}\n",
+        "plan p {\n mesh data = 2, tensor = 2\n batch on data\n gradients on data\n head, ffn, seq on tensor\n precision %s\n}\n",
+    };
+    static const char *const models[] = {GPT_DEEP, GPT, MOE};
+    for (size_t m = 0; m < sizeof models / sizeof *models; m++)
+        for (size_t i = 0; i < sizeof plans / sizeof *plans; i++) run_in(models[m], plans[i]);
+    run_in(LLAMA, plans[0]);
+    run_in(LLAMA, plans[2]);
+    run_in(TASKS, plans[0]);
+    run_in(SIGMOID, plans[0]);
+    run_in(SIGMOID, "plan p {\n mesh tensor = 2\n vocab padded, ffn on tensor\n precision %s\n}\n");
+    run_in(MLP, "plan p {\n mesh tensor = 3\n vocab on tensor\n precision %s\n}\n");
+}
+
 static void test_micro(void **state) {
     (void)state;
     run(MLP, "plan p { microbatch 1 }\n", NULL);
@@ -296,7 +326,7 @@ static void test_overlap(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_overlap), cmocka_unit_test(test_single), cmocka_unit_test(test_micro), cmocka_unit_test(test_replicas), cmocka_unit_test(test_recompute), cmocka_unit_test(test_padded), cmocka_unit_test(test_repeated), cmocka_unit_test(test_cuts), cmocka_unit_test(test_context),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_overlap), cmocka_unit_test(test_single), cmocka_unit_test(test_precision), cmocka_unit_test(test_micro), cmocka_unit_test(test_replicas), cmocka_unit_test(test_recompute), cmocka_unit_test(test_padded), cmocka_unit_test(test_repeated), cmocka_unit_test(test_cuts), cmocka_unit_test(test_context),
                                        cmocka_unit_test(test_stored), cmocka_unit_test(test_experts), cmocka_unit_test(test_expert_plans), cmocka_unit_test(test_tasks), cmocka_unit_test(test_schedules), cmocka_unit_test(test_in_flight)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

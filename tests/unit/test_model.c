@@ -293,7 +293,8 @@ static void test_what_is_built(void **state) {
         bool built;
     } cases[] = {{"batch on data", true},
                  {"batch on data, more\n    microbatch 2\n    threads 3\n    precision fp32\n    recompute none", true},
-                 {"batch on data\n    precision bf16", false},
+                 {"batch on data\n    precision bf16", true},
+                 {"batch on data\n    precision fp16(scale = 1024, grow_every = 9)", true},
                  {"batch on data\n    recompute attention", true},
                  {"batch on data\n    recompute every 2", false},
                  {"batch on data\n    weights on data", true},

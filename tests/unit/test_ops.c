@@ -3,9 +3,11 @@
  *   expansion the composite equals what it expands to
  *   gradient  against central differences in double precision
  *   lowering  the element's loop instructions, interpreted in f32, against the evaluation
+ *   precision with 16-bit inputs: types of results and gradients, and both near those of f32
  *   sharding  on 2 and 4 simulated ranks, every dimension cut in turn and every two together, against one rank
  * PLAN_TEST_OP=name runs the cases of one operator. */
 #include "graph/graph.h"
+#include "ir/loop_math.h"
 #include "ir_testing.h"
 #include "partition/partition.h"
 
@@ -233,7 +235,7 @@ static double *numeric_gradient(Trial *t, const Graph *graph, const Tensor *inpu
     double *values = draw(t, input);
     int64_t n = shape_elements(&input->shape);
     double *gradient = NEW_N(t->session->arena, double, n);
-    const double h = 1e-5;
+    const double h = t->c->tolerance != 0 ? 0.25 : 1e-5; /* a case that rounds needs wide steps */
     for (int64_t i = 0; i < n; i++) {
         double x = values[i];
         values[i] = x + h;
@@ -250,7 +252,7 @@ static void compare_gradient(Trial *t, const Tensor *input, const double *taken,
     int64_t n = shape_elements(&input->shape);
     double largest = 1e-3;
     for (int64_t i = 0; i < n; i++) largest = fmax(largest, fabs(numeric[i]));
-    double tolerance = 1e-6;
+    double tolerance = t->c->tolerance != 0 ? t->c->tolerance : 1e-6;
     for (int64_t i = 0; i < n; i++)
         if (!(fabs(taken[i] - numeric[i]) <= tolerance * largest))
             failed(t, "gradient of %s[%lld] is %.10g, differences give %.10g", input->name, (long long)i, taken[i],
@@ -305,13 +307,18 @@ typedef struct Memory {
 } Memory;
 
 static Memory memory_of(const Trial *t, DType dtype, const double *values, int64_t n) {
-    Memory memory = {.kind = dtype == DT_I32 ? LOOP_MEM_I32 : dtype == DT_BOOL ? LOOP_MEM_U8 : LOOP_MEM_F32};
+    Memory memory = {.kind = dtype == DT_I32    ? LOOP_MEM_I32
+                             : dtype == DT_BOOL ? LOOP_MEM_U8
+                             : dtype == DT_BF16 ? LOOP_MEM_BF16
+                                                : LOOP_MEM_F32};
     memory.bytes = NEW_N(t->session->arena, int32_t, n);
     for (int64_t i = 0; i < n && values; i++) {
         if (memory.kind == LOOP_MEM_I32)
             ((int32_t *)memory.bytes)[i] = (int32_t)(int64_t)values[i];
         else if (memory.kind == LOOP_MEM_U8)
             ((uint8_t *)memory.bytes)[i] = values[i] != 0;
+        else if (memory.kind == LOOP_MEM_BF16)
+            ((uint16_t *)memory.bytes)[i] = loop_to_bf16((float)values[i]);
         else
             ((float *)memory.bytes)[i] = (float)values[i];
     }
@@ -320,6 +327,7 @@ static Memory memory_of(const Trial *t, DType dtype, const double *values, int64
 
 static double memory_at(Memory memory, int64_t i) {
     if (memory.kind == LOOP_MEM_I32) return ((int32_t *)memory.bytes)[i];
+    if (memory.kind == LOOP_MEM_BF16) return (double)loop_from_bf16(((uint16_t *)memory.bytes)[i]);
     return memory.kind == LOOP_MEM_U8 ? ((uint8_t *)memory.bytes)[i] : (double)((float *)memory.bytes)[i];
 }
 
@@ -400,6 +408,80 @@ static void test_lowerings(void **state) {
     for_each_case(try_lowering);
 }
 
+/* ---- 16 bits ----------------------------------------------------------------------------------------------------- */
+
+/* The case with its f32 inputs in another type. */
+static const char *with_inputs(const Trial *t, const char *dtype) {
+    Text text = {.arena = t->session->arena};
+    const char *at = t->c->graph;
+    for (const char *found; (found = strstr(at, ": f32[")) != NULL; at = found + 5)
+        text_printf(&text, "%.*s: %s", (int)(found - at), at, dtype);
+    text_printf(&text, "%s", at);
+    return text.at;
+}
+
+/* The graph with gradients of all inputs as outputs; the number of outputs before them. */
+static int add_gradients(Trial *t, DType dtype) {
+    Graph *graph = t->graph;
+    add_target(t);
+    graph_simplify(graph);
+    Tensor *inputs[16];
+    Node *gradients[16] = {NULL};
+    int n = 0, before = graph->outputs.n;
+    for (int i = 0; i < graph->tensors.n; i++) {
+        Tensor *tensor = graph->tensors.at[i];
+        if (is_input(graph, tensor) && tensor->dtype == dtype && tensor->class != CLASS_SCALAR && n < 16)
+            inputs[n++] = tensor;
+    }
+    graph_to_grad(graph, graph->outputs.at[before - 1].value, inputs, n, NULL, gradients);
+    for (int i = 0; i < n; i++) {
+        Builder b = {.graph = graph, .region = &graph->top};
+        Node *value = gradients[i] ? gradients[i] : build_broadcast(&b, build_const(&b, dtype, 0), &inputs[i]->shape);
+        Name name = intern(t->session->names, arena_printf(t->session->arena, "gradient of %s", inputs[i]->name));
+        graph_add_output(graph, graph_add_tensor(graph, name, CLASS_GRADIENT, value->dtype, value->shape, (Span){0}),
+                         value, false);
+    }
+    verify_case(t, "with gradients");
+    return before;
+}
+
+/* Operators that compute in f32 get f32 operands from the precision pass. */
+static void try_precision(Trial *t) {
+    bool full = t->info->precision == PRECISION_FULL || t->info->precision == PRECISION_INSIDE;
+    if (full || t->info->no_grad || t->graph->mesh || t->c->high > 10 || strstr(t->c->graph, "dtype = ")) return;
+    static const struct {
+        const char *name;
+        DType dtype;
+        double bound; /* of the NMSE: the square of a few roundings */
+    } types[] = {{"bf16", DT_BF16, 1e-2}, {"f16", DT_F16, 2e-4}};
+    int before = add_gradients(t, DT_F32);
+    const Graph *exact = t->graph;
+    Machine *one = run_case(t, exact);
+    for (size_t k = 0; k < 2; k++) {
+        const char *text = with_inputs(t, types[k].name);
+        int errors = diag_count(t->session, SEV_ERROR);
+        t->graph = testing_try_parse(t->session, text);
+        if (!t->graph || diag_count(t->session, SEV_ERROR) > errors) failed(t, "does not take %s", types[k].name);
+        add_gradients(t, types[k].dtype);
+        Machine *other = run_case(t, t->graph);
+        assert_int_equal(exact->outputs.n, t->graph->outputs.n);
+        for (int i = 0; i < exact->outputs.n; i++) {
+            const Tensor *tensor = exact->outputs.at[i].tensor, *narrow = t->graph->outputs.at[i].tensor;
+            bool sum = i == before - 1; /* the target, where much cancels */
+            if (sum || !dtype_is_float(tensor->dtype)) continue;
+            double error =
+                nmse(read_tensor(t, one, tensor), read_tensor(t, other, narrow), shape_elements(&tensor->shape));
+            if (!(error <= types[k].bound))
+                failed(t, "in %s: `%s` differs, NMSE %g", types[k].name, tensor->name, error);
+        }
+    }
+}
+
+static void test_precisions(void **state) {
+    (void)state;
+    for_each_case(try_precision);
+}
+
 /* ---- sharding ---------------------------------------------------------------------------------------------------- */
 
 /* Whether an axis (or two) of so many parts in all can cut the dimension, down to its leftmost factors. */
@@ -452,8 +534,9 @@ static void test_shardings(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_complete),  cmocka_unit_test(test_shapes),    cmocka_unit_test(test_expansions),
-        cmocka_unit_test(test_gradients), cmocka_unit_test(test_lowerings), cmocka_unit_test(test_shardings),
+        cmocka_unit_test(test_complete),   cmocka_unit_test(test_shapes),    cmocka_unit_test(test_expansions),
+        cmocka_unit_test(test_gradients),  cmocka_unit_test(test_lowerings), cmocka_unit_test(test_shardings),
+        cmocka_unit_test(test_precisions),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -19,6 +19,7 @@ static const char *signature(Session *s, const OpInfo *info) {
     }
     for (int i = 0; i < 6 && info->attrs[i].name; i++, comma = ", ") {
         const AttrInfo *attr = &info->attrs[i];
+        if (attr->hidden) break; /* they come last */
         bool is_over = !strcmp(attr->name, "over");
         text_printf(&text, "%s%s", comma, attr->name);
         if (is_over)

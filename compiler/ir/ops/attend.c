@@ -89,11 +89,12 @@ static bool infer_attend(Graph *graph, Node *node) {
     return true;
 }
 
+/* The gradients are sums over positions: f32, whatever the type of the operands. */
 static bool infer_attend_grad(Graph *graph, Node *node) {
-    node->dtype = node->in[0]->dtype;
+    node->dtype = node->in[0]->dtype == DT_F64 ? DT_F64 : DT_F32;
     node->shape = node->in[0]->shape;
     set_result(graph, node, 3);
-    for (int i = 0; i < 3; i++) node->outs[i] = (OutType){.dtype = node->in[i]->dtype, .shape = node->in[i]->shape};
+    for (int i = 0; i < 3; i++) node->outs[i] = (OutType){.dtype = node->dtype, .shape = node->in[i]->shape};
     return true;
 }
 
@@ -313,6 +314,7 @@ const OpInfo op_info_attend = {
     .infer = infer_attend,
     .grad = grad_attend,
     .lower = LOWER_ATTEND,
+    .precision = PRECISION_NARROW,
     .eval = eval_attend,
     .cases = cases_attend,
 };

@@ -149,7 +149,6 @@ MAP(sqrt, sqrt(x[0]))
 MAP(sub, x[0] - x[1])
 MAP(tanh, tanh(x[0]))
 
-/* Narrow floats keep their double value: the oracle shows what rounding costs, it does not repeat it. */
 static void eval_cast(EvalContext *context, const Node *node, const Array *const *in, Array *const *out) {
     (void)context;
     for (int64_t i = 0; i < out[0]->n; i++) {
@@ -506,7 +505,7 @@ const OpInfo op_info_cast = {ENTRY(cast, CAST),
                              .doc = "x in another type; toward zero for whole numbers",
                              .in = {"x"},
                              .attrs = {{"dtype", ATTR_DTYPE, NAN}},
-                             .dims = "... -> ...",
+                             .dims = "~... -> ...",
                              .language = true,
                              .infer = infer_cast,
                              .grad = grad_cast};
@@ -524,13 +523,25 @@ const OpInfo op_info_eq = {ENTRY(eq, EQ),
                            .language = true,
                            .infer = infer_compare,
                            .no_grad = true};
-const OpInfo op_info_exp = {ENTRY(exp, EXP),      MAPPED(exp),          .doc = "e to the power of x",
-                            .in = {"x"},          .dims = "... -> ...", .language = true,
-                            .infer = infer_float, .grad = grad_exp,     .flops = 8};
-const OpInfo op_info_gelu = {
-    ENTRY(gelu, GELU),    COMPOSED(gelu),       .doc = "x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3)))",
-    .in = {"x"},          .dims = "... -> ...", .language = true,
-    .infer = infer_float, .flops = 16};
+const OpInfo op_info_exp = {ENTRY(exp, EXP),
+                            MAPPED(exp),
+                            .precision = PRECISION_FULL,
+                            .doc = "e to the power of x",
+                            .in = {"x"},
+                            .dims = "... -> ...",
+                            .language = true,
+                            .infer = infer_float,
+                            .grad = grad_exp,
+                            .flops = 8};
+const OpInfo op_info_gelu = {ENTRY(gelu, GELU),
+                             COMPOSED(gelu),
+                             .precision = PRECISION_INSIDE,
+                             .doc = "x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3)))",
+                             .in = {"x"},
+                             .dims = "... -> ...",
+                             .language = true,
+                             .infer = infer_float,
+                             .flops = 16};
 const OpInfo op_info_le = {ENTRY(le, LE),
                            MAPPED(le),
                            .doc = "whether x is at most y",
@@ -539,9 +550,16 @@ const OpInfo op_info_le = {ENTRY(le, LE),
                            .language = true,
                            .infer = infer_compare,
                            .no_grad = true};
-const OpInfo op_info_log = {ENTRY(log, LOG),      MAPPED(log),          .doc = "natural logarithm of x",
-                            .in = {"x"},          .dims = "... -> ...", .language = true,
-                            .infer = infer_float, .grad = grad_log,     .flops = 8};
+const OpInfo op_info_log = {ENTRY(log, LOG),
+                            MAPPED(log),
+                            .precision = PRECISION_FULL,
+                            .doc = "natural logarithm of x",
+                            .in = {"x"},
+                            .dims = "... -> ...",
+                            .language = true,
+                            .infer = infer_float,
+                            .grad = grad_log,
+                            .flops = 8};
 const OpInfo op_info_lt = {ENTRY(lt, LT),
                            MAPPED(lt),
                            .doc = "whether x is less than y",
@@ -580,11 +598,13 @@ const OpInfo op_info_pow = {ENTRY(pow, POW),
                             .language = true,
                             .infer = infer_float,
                             .grad = grad_pow,
+                            .precision = PRECISION_FULL,
                             .flops = 16};
 const OpInfo op_info_relu = {ENTRY(relu, RELU),    COMPOSED(relu),   .doc = "max(x, 0)",  .in = {"x"},
                              .dims = "... -> ...", .language = true, .infer = infer_float};
-const OpInfo op_info_rsqrt = {ENTRY(rsqrt, RSQRT),  MAPPED(rsqrt),    .doc = "1 / sqrt(x)", .in = {"x"},
-                              .dims = "... -> ...", .language = true, .infer = infer_float, .grad = grad_rsqrt};
+const OpInfo op_info_rsqrt = {ENTRY(rsqrt, RSQRT),  MAPPED(rsqrt),        .precision = PRECISION_FULL,
+                              .doc = "1 / sqrt(x)", .in = {"x"},          .dims = "... -> ...",
+                              .language = true,     .infer = infer_float, .grad = grad_rsqrt};
 const OpInfo op_info_select = {ENTRY(select, SELECT),
                                MAPPED(select),
                                .doc = "x where the condition holds, y elsewhere",
@@ -593,10 +613,12 @@ const OpInfo op_info_select = {ENTRY(select, SELECT),
                                .language = true,
                                .infer = infer_select,
                                .grad = grad_select};
-const OpInfo op_info_sigmoid = {ENTRY(sigmoid, SIGMOID), COMPOSED(sigmoid), .doc = "1 / (1 + exp(-x))", .in = {"x"},
-                                .dims = "... -> ...",    .language = true,  .infer = infer_float,       .flops = 10};
-const OpInfo op_info_silu = {ENTRY(silu, SILU),    COMPOSED(silu),   .doc = "x * sigmoid(x)", .in = {"x"},
-                             .dims = "... -> ...", .language = true, .infer = infer_float,    .flops = 11};
+const OpInfo op_info_sigmoid = {ENTRY(sigmoid, SIGMOID),    COMPOSED(sigmoid),    .precision = PRECISION_INSIDE,
+                                .doc = "1 / (1 + exp(-x))", .in = {"x"},          .dims = "... -> ...",
+                                .language = true,           .infer = infer_float, .flops = 10};
+const OpInfo op_info_silu = {ENTRY(silu, SILU),       COMPOSED(silu),       .precision = PRECISION_INSIDE,
+                             .doc = "x * sigmoid(x)", .in = {"x"},          .dims = "... -> ...",
+                             .language = true,        .infer = infer_float, .flops = 11};
 const OpInfo op_info_sin = {ENTRY(sin, SIN),      MAPPED(sin),          .doc = "sine of x, in radians",
                             .in = {"x"},          .dims = "... -> ...", .language = true,
                             .infer = infer_float, .grad = grad_sin,     .flops = 8};

@@ -59,7 +59,7 @@ static bool infer_lookup_grad(Graph *graph, Node *node) {
                    shape_text(graph->arena, shape));
         return false;
     }
-    node->dtype = node->in[1]->dtype;
+    node->dtype = node->in[1]->dtype == DT_F64 ? DT_F64 : DT_F32; /* many rows are added up, whatever their type */
     node->shape = *shape;
     return true;
 }
@@ -210,6 +210,7 @@ const OpInfo op_info_lookup = {
     .infer = infer_lookup,
     .grad = grad_lookup,
     .lower = LOWER_GATHER,
+    .precision = PRECISION_NARROW,
     .eval = eval_lookup,
     .cases = cases_lookup,
 };
@@ -244,6 +245,7 @@ const OpInfo op_info_rotate = {
     .infer = infer_rotate,
     .expand = expand_rotate,
     .lower = LOWER_EXPAND,
+    .precision = PRECISION_INSIDE,
     .eval = eval_rotate,
     .cases = cases_rotate,
 };

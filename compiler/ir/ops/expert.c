@@ -294,7 +294,8 @@ static Node *expand_combine(Builder *b, const Node *node, Node *const *in) {
     if (node_attr(node, "normalize")->integer)
         weight = build_binary(b, OP_DIV, weight, build_reduce(b, OP_SUM, weight, &picks));
     Node *rows = build_from_slots(b, in[0], in[1], slot);
-    return build_reduce(b, OP_SUM, build_binary(b, OP_MUL, rows, weight), &picks);
+    rows = build_cast(b, rows, weight->dtype);
+    return build_cast(b, build_reduce(b, OP_SUM, build_binary(b, OP_MUL, rows, weight), &picks), in[0]->dtype);
 }
 
 static void eval_dispatch(EvalContext *context, const Node *node, const Array *const *in, Array *const *out) {
@@ -476,6 +477,7 @@ const OpInfo op_info_top_k = {
     .no_grad = true,
     .infer = infer_top_k,
     .lower = LOWER_TOP_K,
+    .precision = PRECISION_FULL,
     .eval = eval_top_k,
     .cases = cases_top_k,
 };
@@ -556,6 +558,7 @@ const OpInfo op_info_balance_loss = {
     .infer = infer_balance_loss,
     .expand = expand_balance_loss,
     .lower = LOWER_EXPAND,
+    .precision = PRECISION_FULL,
     .eval = eval_balance_loss,
     .cases = cases_balance_loss,
 };

@@ -2,7 +2,8 @@
  *
  * dot(x, y, over k) sums x * y over k. Dimensions of both operands outside `over` are a batch; the others are those of
  * the product. So one operator is every matrix product, and its gradients are products again: `order` asks for the
- * result's dimensions in a given order, so that a weight's gradient is made in the weight's own layout. */
+ * result's dimensions in a given order, so that a weight's gradient is made in the weight's own layout; `wide` gives
+ * the f32 sums of narrow operands as they are, for the same purpose. */
 #include <math.h>
 
 #include "ir/ops/space.h"
@@ -50,7 +51,7 @@ static bool infer_dot(Graph *graph, Node *node) {
         }
         result = *order;
     }
-    node->dtype = x->dtype;
+    node->dtype = node_attr(node, "wide")->integer ? DT_F32 : x->dtype;
     node->shape = result;
     return true;
 }
@@ -61,17 +62,17 @@ static Node *dot_in_order(Builder *b, Node *x, Node *y, const Shape *order) {
     for (int i = 0; i < x->shape.n; i++)
         if (shape_find(order, x->shape.dims[i]) < 0) over.dims[over.n++] = x->shape.dims[i];
     if (over.n == 0) return build_binary(b, OP_MUL, build_broadcast(b, x, order), build_broadcast(b, y, order));
-    AttrValue attrs[2] = {{.dims = over}, {.dims = *order}};
+    AttrValue attrs[3] = {{.dims = over}, {.dims = *order}};
     return build_op(b, OP_DOT, (Node *[]){x, y}, 2, attrs);
 }
 
 static void grad_dot(Builder *b, Node *node, Node *const *grad_out, Node **grad_in) {
-    Node *x = node->in[0], *y = node->in[1];
-    grad_in[0] = dot_in_order(b, grad_out[0], y, &x->shape);
+    Node *x = node->in[0], *y = node->in[1], *g = build_cast(b, grad_out[0], x->dtype);
+    grad_in[0] = dot_in_order(b, g, y, &x->shape);
     /* The operand whose dimensions come first in y's order stands first, so that `order` changes nothing in most cases.
      */
     bool x_first = y->shape.n && shape_find(&x->shape, y->shape.dims[0]) >= 0;
-    grad_in[1] = x_first ? dot_in_order(b, x, grad_out[0], &y->shape) : dot_in_order(b, grad_out[0], x, &y->shape);
+    grad_in[1] = x_first ? dot_in_order(b, x, g, &y->shape) : dot_in_order(b, g, x, &y->shape);
 }
 
 static void eval_dot(EvalContext *context, const Node *node, const Array *const *in, Array *const *out) {
@@ -130,13 +131,14 @@ const OpInfo op_info_dot = {
     .family = "linear",
     .doc = "sum of x * y over the dimensions `over`; other shared dimensions are a batch",
     .in = {"x", "y"},
-    .attrs = {{"over", ATTR_DIMS, NAN}, {"order", ATTR_DIMS, 0}},
+    .attrs = {{"over", ATTR_DIMS, NAN}, {"order", ATTR_DIMS, 0}, {"wide", ATTR_BOOL, 0, .hidden = true}},
     .dims = "*... o+, *... o+ -> ...",
     .language = true,
     .flops = 2,
     .infer = infer_dot,
     .grad = grad_dot,
     .lower = LOWER_PRODUCT,
+    .precision = PRECISION_NARROW,
     .eval = eval_dot,
     .cases = cases_dot,
 };

@@ -158,6 +158,7 @@ const OpInfo op_info_cross_entropy = {
     .infer = infer_cross_entropy,
     .expand = expand_cross_entropy,
     .lower = LOWER_EXPAND,
+    .precision = PRECISION_FULL,
     .eval = eval_cross_entropy,
     .cases = cases_cross_entropy,
 };
@@ -176,6 +177,7 @@ const OpInfo op_info_dropout = {
     .infer = infer_dropout,
     .expand = expand_dropout,
     .lower = LOWER_EXPAND,
+    .precision = PRECISION_INSIDE,
     .eval = eval_dropout,
     .cases = cases_dropout,
 };

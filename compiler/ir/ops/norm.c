@@ -201,6 +201,7 @@ const OpInfo op_info_layer_norm = {
     .infer = infer_norm,
     .expand = expand_layer_norm,
     .lower = LOWER_EXPAND,
+    .precision = PRECISION_INSIDE,
     .eval = eval_layer_norm,
     .cases = cases_layer_norm,
 };
@@ -219,6 +220,7 @@ const OpInfo op_info_rms_norm = {
     .infer = infer_norm,
     .expand = expand_rms_norm,
     .lower = LOWER_EXPAND,
+    .precision = PRECISION_INSIDE,
     .eval = eval_rms_norm,
     .cases = cases_rms_norm,
 };
@@ -236,6 +238,7 @@ const OpInfo op_info_softmax = {
     .infer = infer_norm,
     .expand = expand_softmax,
     .lower = LOWER_EXPAND,
+    .precision = PRECISION_FULL,
     .eval = eval_softmax,
     .cases = cases_softmax,
 };
@@ -253,6 +256,7 @@ const OpInfo op_info_log_softmax = {
     .infer = infer_norm,
     .expand = expand_log_softmax,
     .lower = LOWER_EXPAND,
+    .precision = PRECISION_FULL,
     .eval = eval_log_softmax,
     .cases = cases_log_softmax,
 };

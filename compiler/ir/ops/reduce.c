@@ -98,6 +98,7 @@ const OpInfo op_info_sum = {.op = OP_SUM,
                             .infer = infer_reduce,
                             .grad = grad_sum,
                             .lower = LOWER_REDUCE,
+                            .precision = PRECISION_FULL,
                             .eval = eval_sum,
                             .cases = cases_sum};
 
@@ -112,6 +113,7 @@ const OpInfo op_info_max_over = {.op = OP_MAX_OVER,
                                  .infer = infer_reduce,
                                  .grad = grad_max_over,
                                  .lower = LOWER_REDUCE,
+                                 .precision = PRECISION_FULL,
                                  .eval = eval_max_over,
                                  .cases = cases_max_over};
 
@@ -126,5 +128,6 @@ const OpInfo op_info_mean = {.op = OP_MEAN,
                              .infer = infer_reduce,
                              .expand = expand_mean,
                              .lower = LOWER_EXPAND,
+                             .precision = PRECISION_FULL,
                              .eval = eval_mean,
                              .cases = cases_mean};
