@@ -207,8 +207,6 @@ static const char *rule_unbuilt(const Rule *rule) {
                      strcmp(rule->using_name, "interleaved") == 0;
         return built ? NULL : "this schedule of a pipeline";
     }
-    if (rule->using_name != NULL && strcmp(rule->using_name, "gather") != 0 && strcmp(rule->using_name, "ulysses") != 0)
-        return "this way of splitting a sequence";
     return NULL;
 }
 

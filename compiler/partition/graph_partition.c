@@ -15,6 +15,7 @@ typedef struct Inserter {
     Region *region;
     NodeList out; /* the region's new list */
     VEC(Converted) done;
+    Map expanded; /* tuple node -> Node **: its results, where other nodes make them */
 } Inserter;
 
 /* The source again, in the types that a use needs. Zeros that a partial sum starts from are partial themselves. */
@@ -107,7 +108,7 @@ static Node *flatten(Inserter *in, Node *value, int axis) {
     node->shape = flat_shape(&value->shape, dim);
     for (int a = 0; a < mesh->n; a++) {
         node->type[a] = value->type[a];
-        if (value->type[a].kind == AXIS_SHARDED) node->type[a].dim = dim;
+        if (value->type[a].kind == AXIS_SHARDED) node->type[a] = (AxisType){.kind = AXIS_SHARDED, .dim = dim};
     }
     set_attr(node, "flat", (AttrValue){.dims = {.dims = {dim}, .n = 1}});
     if (shape_is_stacked(&value->shape))
@@ -279,6 +280,8 @@ static Steps steps_between(const Mesh *mesh, const AxisType *from, const AxisTyp
 /* The value in the types that a use needs. */
 static Node *convert(Inserter *in, Node *value, const AxisType *need, bool backward) {
     const Mesh *mesh = &in->choices->layout->mesh;
+    Node **results = value->op == OP_RESULT ? map_get(&in->expanded, value->in[0]) : NULL;
+    if (results) value = results[node_attr(value, "index")->integer];
     if (types_equal(in, value->type, need)) return value;
     for (int i = 0; i < in->done.n; i++)
         if (in->done.at[i].value == value && types_equal(in, in->done.at[i].result->type, need))
@@ -312,6 +315,14 @@ static void insert_region(Choices *choices, Graph *graph, Region *region) {
                 if (node->op != OP_RESULT) node->in[k] = convert(&in, node->in[k], &need[k * MAX_MESH], node->backward);
         }
         if (node->op == OP_REPEAT) insert_region(choices, graph, node->region);
+        if (node->op == OP_RESULT && map_get(&in.expanded, node->in[0])) continue;
+        unsigned rings = node->n_outs && node->op != OP_REPEAT ? choice_of(choices, node)->rings : 0;
+        if (rings) {
+            Node **results = NEW_N(graph->arena, Node *, node->n_outs);
+            ring_expand(graph, region, &choices->layout->mesh, node, rings, &in.out, results);
+            map_put(graph->arena, &in.expanded, node, results);
+            continue;
+        }
         vec_push(graph->arena, &in.out, node);
     }
     for (int i = region->n_carries; region->owner && i < region->results.n; i++) {

@@ -1,4 +1,4 @@
-/* prt_collective: all-reduce, all-gather, reduce-scatter and all-to-all over shared memory.
+/* prt_collective: all-reduce, all-gather, reduce-scatter, all-to-all and a ring's step over shared memory.
  *
  * Every rank shows its addresses in its slot, meets the others, moves or sums its share straight from and to their
  * arenas, and meets them again. Small all-reduces go by value through the slots: one meeting, two sets of values in
@@ -16,7 +16,7 @@
 #define CLONES
 #endif
 
-static const char *const kind_name[] = {"all_reduce", "all_gather", "reduce_scatter", "all_to_all"};
+static const char *const kind_name[] = {"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "pass"};
 
 CLONES static void combine_f32(float *restrict sum, const float *restrict x, int64_t n, int reduce) {
     if (reduce == 0) {
@@ -66,7 +66,7 @@ static void check_same(const Meeting *m) {
         const PrtCollective *a = mine->what[turn], *b = other->what[turn];
         if (a == b || !b) continue;
         if (a->kind == b->kind && a->elements == b->elements && a->outer == b->outer && a->inner == b->inner &&
-            a->dtype == b->dtype && a->reduce == b->reduce) {
+            a->dtype == b->dtype && a->reduce == b->reduce && a->balanced == b->balanced) {
             continue;
         }
         prt_fail(
@@ -107,27 +107,50 @@ static void all_reduce(const Meeting *m) {
         all_reduce_rows(pointers, 0, chunks);
 }
 
+/* The whole of each outer index is `n` pieces, of which rank j holds this one as its k-th. */
+typedef struct Pieces {
+    int held;      /* by a rank: 1, or 2 where the layout is balanced */
+    int64_t inner; /* elements of one */
+} Pieces;
+
+static Pieces pieces_of(const PrtCollective *c) {
+    return c->balanced ? (Pieces){2, c->inner / 2} : (Pieces){1, c->inner};
+}
+
+static int64_t piece_at(const Meeting *m, Pieces p, int64_t outer, int j, int k) {
+    int64_t n = (int64_t)m->group.size * p.held;
+    return (outer * n + (k ? n - 1 - j : j)) * p.inner;
+}
+
 static void reduce_scatter(const Meeting *m) {
     const PrtCollective *c = m->what;
+    const Pieces p = pieces_of(c);
     uint32_t *out = slot_of(m, m->group.me)->out;
-    for (int64_t o = 0; o < c->outer; o++) {
-        int64_t from = (o * m->group.size + m->group.me) * c->inner;
-        for (int64_t i = 0; i < c->inner; i += CHUNK) {
-            int64_t n = c->inner - i < CHUNK ? c->inner - i : CHUNK;
-            reduce_chunk(m, from + i, n, out + o * c->inner + i);
+    for (int64_t o = 0; o < c->outer * p.held; o++) {
+        int64_t from = piece_at(m, p, o / p.held, m->group.me, (int)(o % p.held));
+        for (int64_t i = 0; i < p.inner; i += CHUNK) {
+            int64_t n = p.inner - i < CHUNK ? p.inner - i : CHUNK;
+            reduce_chunk(m, from + i, n, out + o * p.inner + i);
         }
     }
 }
 
 static void all_gather(const Meeting *m) {
     const PrtCollective *c = m->what;
+    const Pieces p = pieces_of(c);
     uint32_t *out = slot_of(m, m->group.me)->out;
-    for (int64_t o = 0; o < c->outer; o++) {
+    for (int64_t o = 0; o < c->outer * p.held; o++) {
         for (int j = 0; j < m->group.size; j++) {
             const uint32_t *in = slot_of(m, j)->in;
-            memcpy(out + (o * m->group.size + j) * c->inner, in + o * c->inner, (size_t)c->inner * 4);
+            memcpy(out + piece_at(m, p, o / p.held, j, (int)(o % p.held)), in + o * p.inner, (size_t)p.inner * 4);
         }
     }
+}
+
+/* From the rank before, straight out of its arena. */
+static void pass(const Meeting *m) {
+    const PrtSlot *before = slot_of(m, (m->group.me + m->group.size - 1) % m->group.size);
+    memcpy(slot_of(m, m->group.me)->out, before->in, (size_t)m->what->elements * 4);
 }
 
 static void all_to_all(const Meeting *m) {
@@ -156,7 +179,7 @@ static void by_value(const Meeting *m, const void *in, void *out) {
 }
 
 static void alone(const PrtCollective *c, const void *in, void *out) {
-    int64_t elements = c->kind == PRT_ALL_REDUCE ? c->elements : c->outer * c->inner;
+    int64_t elements = c->kind == PRT_ALL_REDUCE || c->kind == PRT_PASS ? c->elements : c->outer * c->inner;
     if (in != out) memcpy(out, in, (size_t)elements * 4);
 }
 
@@ -168,7 +191,7 @@ static void check_address(PrtRank *rank, const PrtCollective *c, const void *p) 
 }
 
 void prt_collective(PrtRank *rank, const PrtCollective *c, const void *in, void *out) {
-    if (c->kind < 0 || c->kind > PRT_ALL_TO_ALL || c->axis < 0 || c->axis >= rank->n_axes) {
+    if (c->kind < 0 || c->kind > PRT_PASS || c->axis < 0 || c->axis >= rank->n_axes) {
         prt_fail(rank, "unknown collective (kind %d, axis %d)", c->kind, c->axis);
     }
     bool words =
@@ -179,7 +202,7 @@ void prt_collective(PrtRank *rank, const PrtCollective *c, const void *in, void 
         alone(c, in, out);
         return;
     }
-    static void (*const moves[])(const Meeting *) = {all_reduce, all_gather, reduce_scatter, all_to_all};
+    static void (*const moves[])(const Meeting *) = {all_reduce, all_gather, reduce_scatter, all_to_all, pass};
     double start = prt_trace_start(rank->trace);
     check_address(rank, c, in);
     check_address(rank, c, out);

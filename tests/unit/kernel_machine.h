@@ -82,26 +82,51 @@ static inline KmHead km_head(const Attend *a, const float *q, const float *k, co
                     b * a->o_batch + h * a->o_head, b * a->l_batch + h * a->l_head};
 }
 
-static inline double km_score(const Attend *a, const KmHead *h, int64_t i, int64_t j, int64_t start) {
-    if (a->causal && j > i + start) return -INFINITY;
+/* Logical positions of what a rank holds: queries, keys. */
+typedef struct KmPositions {
+    int64_t *q, *k;
+} KmPositions;
+
+/* All positions, cut axis by axis as a list is. */
+static inline int64_t *km_positions(const KernelMachine *k, int64_t rank, const PositionCut *cuts, int n_cuts, int64_t n, int64_t start) {
+    int64_t size = n;
+    for (int i = 0; i < n_cuts; i++) size *= cuts[i].parts;
+    int64_t *at = malloc(sizeof *at * (size_t)(size + 1)), *part = malloc(sizeof *at * (size_t)(size + 1));
+    for (int64_t i = 0; i < size; i++) at[i] = i + start;
+    for (int i = 0; i < n_cuts; i++) {
+        const PositionCut *c = &cuts[i];
+        int64_t me = (mesh_coordinate(k->mesh, rank, c->axis) + c->parts - c->turn) % c->parts, blocks = c->parts * (c->balanced ? 2 : 1), unit = size / blocks;
+        int64_t kept = 0;
+        for (int64_t block = 0; block < blocks; block++)
+            for (int64_t j = 0; j < unit && (block == me || (c->balanced && block == blocks - 1 - me)); j++) part[kept++] = at[block * unit + j];
+        memcpy(at, part, sizeof *at * (size_t)kept);
+        size = kept;
+    }
+    free(part);
+    return at;
+}
+
+static inline double km_score(const Attend *a, const KmHead *h, int64_t i, int64_t j, const KmPositions *at) {
+    if (a->causal && at->k[j] > at->q[i]) return -INFINITY;
     double s = 0;
     for (int64_t d = 0; d < a->width; d++) s += (double)h->q[i * a->q_seq + d] * (double)h->k[j * a->k_key + d];
     return s * a->scale;
 }
 
-static inline void km_attend(const Attend *a, float *const *p, int64_t start) {
+static inline void km_attend(const Attend *a, float *const *p, const KmPositions *at) {
     for (int64_t b = 0; b < a->batch; b++)
         for (int64_t h = 0; h < a->kv_head * a->group; h++) {
             KmHead head = km_head(a, p[0], p[1], p[2], b, h);
             for (int64_t i = 0; i < a->seq; i++) {
                 double most = -INFINITY, sum = 0;
-                for (int64_t j = 0; j < a->key; j++) most = fmax(most, km_score(a, &head, i, j, start));
-                for (int64_t j = 0; j < a->key; j++) sum += exp(km_score(a, &head, i, j, start) - most);
+                for (int64_t j = 0; j < a->key; j++) most = fmax(most, km_score(a, &head, i, j, at));
+                if (most == -INFINITY) most = 0; /* no keys: 0 and minus infinity */
+                for (int64_t j = 0; j < a->key; j++) sum += exp(km_score(a, &head, i, j, at) - most);
                 p[4][head.l + i * a->l_seq] = (float)(most + log(sum));
                 for (int64_t d = 0; d < a->width; d++) {
                     double out = 0;
                     for (int64_t j = 0; j < a->key; j++)
-                        out += exp(km_score(a, &head, i, j, start) - most) / sum * (double)head.v[j * a->v_key + d];
+                        out += sum == 0 ? 0 : exp(km_score(a, &head, i, j, at) - most) / sum * (double)head.v[j * a->v_key + d];
                     p[3][head.o + i * a->o_seq + d] = (float)out;
                 }
             }
@@ -109,7 +134,7 @@ static inline void km_attend(const Attend *a, float *const *p, int64_t start) {
 }
 
 /* q k v out lse d_out dq dk dv */
-static inline void km_attend_grad(const Attend *a, float *const *p, int64_t start) {
+static inline void km_attend_grad(const Attend *a, float *const *p, const KmPositions *at) {
     for (int64_t b = 0; b < a->batch; b++)
         for (int64_t h = 0; h < a->kv_head * a->group; h++) {
             KmHead head = km_head(a, p[0], p[1], p[2], b, h);
@@ -122,7 +147,7 @@ static inline void km_attend_grad(const Attend *a, float *const *p, int64_t star
                 double delta = 0, lse = (double)p[4][head.l + i * a->l_seq];
                 for (int64_t d = 0; d < a->width; d++) delta += (double)out[d] * (double)g[d], dq[i * a->q_seq + d] = 0;
                 for (int64_t j = 0; j < a->key; j++) {
-                    double prob = exp(km_score(a, &head, i, j, start) - lse), dp = 0;
+                    double prob = exp(km_score(a, &head, i, j, at) - lse), dp = 0;
                     for (int64_t d = 0; d < a->width; d++) dp += (double)g[d] * (double)head.v[j * a->v_key + d];
                     double ds = prob * (dp - delta) * a->scale;
                     for (int64_t d = 0; d < a->width; d++) {
@@ -175,17 +200,27 @@ static inline int64_t km_peer(const KernelMachine *k, int64_t r, int axis, int64
 
 static inline float km_join(ReduceKind reduce, float x, float y) { return reduce == REDUCE_SUM ? x + y : reduce == REDUCE_MAX ? fmaxf(x, y) : fminf(x, y); }
 
+/* Where element i of rank j's block stands in the whole: blocks are two pieces each where the layout is balanced. */
+static inline int64_t km_place(const Collective *c, int64_t n, int64_t o, int64_t j, int64_t i) {
+    int64_t unit = c->balanced ? c->inner / 2 : c->inner, pieces = c->balanced ? 2 * n : n;
+    return (o * pieces + (i < unit ? j : pieces - 1 - j)) * unit + i % unit;
+}
+
 /* What rank r gets of a collective: elements are 4 bytes wide, sums are of f32. */
 static inline void km_collect(const KernelMachine *k, const Kernel *kernel, int64_t r, float *out) {
     const Collective *c = kernel->collective;
     int64_t n = k->mesh->axes[c->axis].size, me = mesh_coordinate(k->mesh, r, c->axis);
+    if (c->op == OP_PASS) {
+        memcpy(out, km_address(k, km_peer(k, r, c->axis, (me + n - 1) % n), &kernel->refs[0]), sizeof *out * (size_t)c->elements);
+        return;
+    }
     for (int64_t j = 0; j < n; j++) {
         const float *in = km_address(k, km_peer(k, r, c->axis, j), &kernel->refs[0]);
         if (c->op == OP_ALL_REDUCE)
             for (int64_t i = 0; i < c->elements; i++) out[i] = j ? km_join(c->reduce, out[i], in[i]) : in[i];
         for (int64_t o = 0; o < c->outer && c->op != OP_ALL_REDUCE; o++)
             for (int64_t i = 0; i < c->inner; i++) {
-                int64_t mine = (o * n + me) * c->inner + i, theirs = (o * n + j) * c->inner + i;
+                int64_t mine = km_place(c, n, o, me, i), theirs = km_place(c, n, o, j, i);
                 if (c->op == OP_ALL_GATHER) memcpy(&out[theirs], &in[o * c->inner + i], 4);
                 else if (c->op == OP_ALL_TO_ALL) memcpy(&out[theirs], &in[mine], 4);
                 else out[o * c->inner + i] = j ? km_join(c->reduce, out[o * c->inner + i], in[mine]) : in[mine];
@@ -229,18 +264,23 @@ static inline void km_kernel(KernelMachine *k, const Kernel *kernel) {
     for (int64_t r = 0; r < k->n_ranks; r++) {
         void *p[64];
         for (int i = 0; i < kernel->n_refs; i++) p[i] = km_address(k, r, &kernel->refs[i]);
-        int64_t start = 0;
-        for (int i = 0; i < kernel->n_starts; i++)
-            start += *(int32_t *)(k->arenas[r] + kernel->starts[i]->address) * kernel->start_scales[i];
+        KmPositions at = {NULL, NULL};
+        const Attend *a = kernel->attend;
+        if (a) {
+            at.q = km_positions(k, r, a->q_cuts, a->n_q_cuts, a->seq, kernel->start ? *(int32_t *)(k->arenas[r] + kernel->start->address) : 0);
+            at.k = km_positions(k, r, a->k_cuts, a->n_k_cuts, a->key, 0);
+        }
         switch (kernel->kind) {
         case KERNEL_LOOP: loop_interpret(kernel->loop, p, 0, loop_rows(kernel->loop)); break;
         case KERNEL_PRODUCT: km_product(kernel->product, p[0], p[1], p[2]); break;
-        case KERNEL_ATTEND: km_attend(kernel->attend, (float *const *)p, start); break;
-        case KERNEL_ATTEND_GRAD: km_attend_grad(kernel->attend, (float *const *)p, start); break;
+        case KERNEL_ATTEND: km_attend(a, (float *const *)p, &at); break;
+        case KERNEL_ATTEND_GRAD: km_attend_grad(a, (float *const *)p, &at); break;
         case KERNEL_SCATTER: km_scatter(k, r, kernel->scatter, p[0], p[1], p[2]); break;
         case KERNEL_TOP_K: km_top_k(kernel->top_k, p[0], p[1], p[2], p[3]); break;
         default: BUG("kernel kind %d", kernel->kind);
         }
+        free(at.q);
+        free(at.k);
     }
 }
 

@@ -140,8 +140,8 @@ static void test_all_reduce(void **state) {
     World world;
     for (int s = 0; s < SIZES; s++) {
         for (int axis = 0; axis < 2; axis++) {
-            sums[s][axis] = (PrtCollective){PRT_ALL_REDUCE, axis, 0, 0, sizes[s], 1, sizes[s], "sum"};
-            maxima[s][axis] = (PrtCollective){PRT_ALL_REDUCE, axis, 1, 0, sizes[s], 1, sizes[s], "max"};
+            sums[s][axis] = (PrtCollective){PRT_ALL_REDUCE, axis, 0, 0, sizes[s], 1, sizes[s], "sum", 0};
+            maxima[s][axis] = (PrtCollective){PRT_ALL_REDUCE, axis, 1, 0, sizes[s], 1, sizes[s], "max", 0};
         }
     }
     run_world(&world, ROWS, COLUMNS, 60, reduce_body);
@@ -151,7 +151,7 @@ static void test_all_reduce(void **state) {
 static void integer_body(Member *m) {
     int32_t x[200], y[200], z[200];
     for (int i = 0; i < 200; i++) x[i] = y[i] = z[i] = 1 << (m->rank.coords[1] + i % 8);
-    PrtCollective c = {PRT_ALL_REDUCE, 1, 3, 4, 200, 1, 200, "or"};
+    PrtCollective c = {PRT_ALL_REDUCE, 1, 3, 4, 200, 1, 200, "or", 0};
     prt_collective(&m->rank, &c, x, x);
     c.reduce = 2;
     prt_collective(&m->rank, &c, y, y);
@@ -178,8 +178,8 @@ static void order_body(Member *m) {
     static float x[RANKS][N];
     float *mine = x[m->rank.number], small = parts[m->rank.coords[1]];
     for (int i = 0; i < N; i++) mine[i] = parts[m->rank.coords[1]];
-    static const PrtCollective c = {PRT_ALL_REDUCE, 1, 0, 0, N, 1, N, "order"},
-                               one = {PRT_ALL_REDUCE, 1, 0, 0, 1, 1, 1, "order of one"};
+    static const PrtCollective c = {PRT_ALL_REDUCE, 1, 0, 0, N, 1, N, "order", 0},
+                               one = {PRT_ALL_REDUCE, 1, 0, 0, 1, 1, 1, "order of one", 0};
     prt_collective(&m->rank, &c, mine, mine);
     prt_collective(&m->rank, &one, &small, &small);
     volatile float expected = parts[0] + parts[1];
@@ -202,7 +202,7 @@ static void moves_body(Member *m) {
         int64_t outer = 3, inner = 41, part = outer * inner, whole = part * n;
         float *in = malloc((size_t)whole * 4), *out = malloc((size_t)whole * 4);
         for (int64_t i = 0; i < whole; i++) in[i] = value_of(m->rank.number, i);
-        PrtCollective c = {PRT_ALL_GATHER, axis, 0, 0, whole, outer, inner, "gather"};
+        PrtCollective c = {PRT_ALL_GATHER, axis, 0, 0, whole, outer, inner, "gather", 0};
         prt_collective(&m->rank, &c, in, out);
         for (int64_t o = 0; o < outer; o++) {
             for (int j = 0; j < n; j++) {
@@ -256,7 +256,7 @@ static void test_votes(void **state) {
 /* Of several ranks that fail, one message is kept; the others leave their waits. */
 static void failing_body(Member *m) {
     float x[100] = {0};
-    static const PrtCollective c = {PRT_ALL_REDUCE, 1, 0, 0, 100, 1, 100, "test.plan:3 all_reduce of x over columns"};
+    static const PrtCollective c = {PRT_ALL_REDUCE, 1, 0, 0, 100, 1, 100, "test.plan:3 all_reduce of x over columns", 0};
     prt_collective(&m->rank, &c, x, x);
     if (m->rank.number == 4) prt_fail(&m->rank, "disk on fire");
     for (;;) prt_collective(&m->rank, &c, x, x), prt_barrier(&m->rank, PRT_WORLD, "the end");
@@ -275,7 +275,7 @@ static void test_failure_frees_the_others(void **state) {
 
 static void missing_body(Member *m) {
     float x[100] = {0};
-    static const PrtCollective c = {PRT_ALL_REDUCE, 1, 0, 0, 100, 1, 100, "test.plan:3 all_reduce of x over columns"};
+    static const PrtCollective c = {PRT_ALL_REDUCE, 1, 0, 0, 100, 1, 100, "test.plan:3 all_reduce of x over columns", 0};
     atomic_store(&m->rank.job->status[m->rank.number].doing, "F");
     atomic_store(&m->rank.job->status[m->rank.number].step, 12);
     if (m->rank.number == 1) return;
@@ -293,8 +293,8 @@ static void test_timeout_names_the_missing(void **state) {
 
 static void mismatch_body(Member *m) {
     float x[300] = {0};
-    static const PrtCollective a = {PRT_ALL_REDUCE, 1, 0, 0, 100, 1, 100, "line 3"},
-                               b = {PRT_ALL_REDUCE, 1, 0, 0, 90, 1, 90, "line 4"};
+    static const PrtCollective a = {PRT_ALL_REDUCE, 1, 0, 0, 100, 1, 100, "line 3", 0},
+                               b = {PRT_ALL_REDUCE, 1, 0, 0, 90, 1, 90, "line 4", 0};
     prt_collective(&m->rank, m->rank.number == 2 ? &b : &a, x, x);
 }
 
@@ -312,7 +312,7 @@ static void test_alone(void **state) {
     (void)state;
     PrtRank rank = {.n_ranks = 1, .n_axes = 1, .sizes = {1}, .threads = 1};
     float x[3] = {1, 2, 3}, y[3] = {0};
-    PrtCollective c = {PRT_ALL_REDUCE, 0, 0, 0, 3, 1, 3, "alone"};
+    PrtCollective c = {PRT_ALL_REDUCE, 0, 0, 0, 3, 1, 3, "alone", 0};
     prt_collective(&rank, &c, x, y);
     assert_memory_equal(x, y, sizeof x);
     assert_int_equal(prt_vote(&rank, 9, "alone"), 9);
