@@ -227,9 +227,46 @@ static void moves_body(Member *m) {
                     CHECK(out[(o * n + j) * inner + i] == value_of(ranks[j], (o * n + me) * inner + i));
             }
         }
+        c = (PrtCollective){PRT_PASS, axis, 0, 0, part, 1, part, "pass", 0};
+        prt_collective(&m->rank, &c, in, out);
+        for (int64_t i = 0; i < part; i++) CHECK(out[i] == value_of(ranks[(me + n - 1) % n], i));
         free(in);
         free(out);
     }
+}
+
+/* Block j of n is the pieces j and 2n-1-j of 2n. */
+static void balanced_body(Member *m) {
+    for (int axis = 0; axis < 2; axis++) {
+        int ranks[RANKS], n = group_of(m, axis, ranks);
+        int me = m->rank.coords[axis];
+        int64_t outer = 3, inner = 34, part = outer * inner, whole = part * n, half = inner / 2;
+        float *in = malloc((size_t)whole * 4), *out = malloc((size_t)whole * 4);
+        for (int64_t i = 0; i < whole; i++) in[i] = value_of(m->rank.number, i);
+        PrtCollective c = {PRT_ALL_GATHER, axis, 0, 0, whole, outer, inner, "gather", 1};
+        prt_collective(&m->rank, &c, in, out);
+        for (int64_t i = 0; i < whole; i++) {
+            int64_t o = i / (n * inner), piece = i / half % (2 * n), j = piece < n ? piece : 2 * n - 1 - piece;
+            CHECK(out[i] == value_of(ranks[j], o * inner + (piece < n ? 0 : half) + i % half));
+        }
+        c.kind = PRT_REDUCE_SCATTER;
+        prt_collective(&m->rank, &c, in, out);
+        for (int64_t i = 0; i < part; i++) {
+            int64_t o = i / inner, piece = i % inner < half ? me : 2 * n - 1 - me;
+            float expected = 0;
+            for (int j = 0; j < n; j++) expected += value_of(ranks[j], (o * 2 * n + piece) * half + i % half);
+            CHECK(out[i] == expected);
+        }
+        free(in);
+        free(out);
+    }
+}
+
+static void test_balanced(void **state) {
+    (void)state;
+    World world;
+    run_world(&world, ROWS, COLUMNS, 60, balanced_body);
+    expect_all_well(&world);
 }
 
 static void test_moves(void **state) {
@@ -324,7 +361,7 @@ int main(void) {
         cmocka_unit_test(test_all_reduce),
         cmocka_unit_test(test_integers),
         cmocka_unit_test(test_order_of_sums),
-        cmocka_unit_test(test_moves),
+        cmocka_unit_test(test_moves), cmocka_unit_test(test_balanced),
         cmocka_unit_test(test_votes),
         cmocka_unit_test(test_failure_frees_the_others),
         cmocka_unit_test(test_timeout_names_the_missing),
