@@ -282,7 +282,7 @@ bool dim_is_cut_by(const Dim *dim, const Dim *cut);
  * is the leftmost factor of). Exact division is an invariant. */
 int64_t local_extent(const Mesh *mesh, const AxisType *type, const Dim *dim);
 
-/* The axes that cut a dimension, outermost first: each takes its part of what the ones before it leave, as a sequence.
+/* The axes that cut a dimension, outermost first (balanced ones before blocks, else as in the mesh): each takes its part of what the ones before it leave, as a sequence.
  * So which logical index a local one has follows from the innermost to the outermost. Local indices keep the order. */
 typedef struct DimCut {
     int axis;
@@ -290,6 +290,8 @@ typedef struct DimCut {
     ShardLayout layout;
     int turn;
 } DimCut;
+/* Of two axes that cut the same dimension, whether one comes after the other. */
+bool cut_is_inside(AxisType inner, int inner_axis, AxisType outer, int outer_axis);
 int dim_cuts(const Mesh *mesh, const AxisType *type, const Dim *dim, DimCut cuts[MAX_MESH]);
 /* What a dimension has to be a multiple of so that the cuts come out even. */
 int64_t cuts_multiple(const DimCut *cuts, int n);

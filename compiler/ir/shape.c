@@ -173,11 +173,22 @@ int64_t local_extent(const Mesh *mesh, const AxisType *type, const Dim *dim) {
     return extent;
 }
 
+/* Axes cut in the order of the mesh, but balanced pieces are made first: then blocks of what a rank has are exchanged
+ * and gathered without them. What stores a flat range in parts cuts it last. */
+static int cut_place(AxisType type, const Dim *dim, int axis) {
+    return dim->is_flat && axis == dim->stored_axis ? 2 : type.layout != LAYOUT_BALANCED;
+}
+
+bool cut_is_inside(AxisType inner, int inner_axis, AxisType outer, int outer_axis) {
+    int a = inner.layout != LAYOUT_BALANCED, b = outer.layout != LAYOUT_BALANCED;
+    return a != b ? a > b : inner_axis > outer_axis;
+}
+
 int dim_cuts(const Mesh *mesh, const AxisType *type, const Dim *dim, DimCut cuts[MAX_MESH]) {
     int n = 0;
-    for (int pass = 0; pass < 2; pass++) /* what stores a flat range in parts cuts it last */
+    for (int place = 0; place < 3; place++)
         for (int a = 0; mesh && a < mesh->n; a++)
-            if (axis_cuts(type[a], dim) && (dim->is_flat && a == dim->stored_axis) == (pass == 1))
+            if (axis_cuts(type[a], dim) && cut_place(type[a], dim, a) == place)
                 cuts[n++] = (DimCut){a, mesh->axes[a].size, type[a].layout, type[a].turn};
     return n;
 }

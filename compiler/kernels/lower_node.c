@@ -369,7 +369,10 @@ static Kernel *collective_kernel(Lowering *l, Node *node, Collective c, BufferRe
     kernel_add_ref(l, kernel, out);
     const Node *x = node->in[0];
     const char *from = axis_type_text(l->arena, x->type[c.axis]), *to = axis_type_text(l->arena, node->type[c.axis]);
-    c.why = arena_printf(l->arena, "`%s` is %s, its use needs %s", value_name(x), from, to);
+    c.why = node->op == OP_PASS
+                ? arena_printf(l->arena, "`%s` goes to the next rank of a ring of %lld",
+                               node->name ? node->name : value_name(x), (long long)l->graph->mesh->axes[c.axis].size)
+                : arena_printf(l->arena, "`%s` is %s, its use needs %s", value_name(x), from, to);
     c.where = arena_printf(l->arena, "%s: %s over %s", session_where(l->graph->session, node->span),
                            op_info(node)->name, l->graph->mesh->axes[c.axis].name);
     kernel->collective = NEW(l->arena, Collective);

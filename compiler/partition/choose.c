@@ -81,11 +81,12 @@ static const AxisType flat = {.kind = AXIS_SHARDED, .layout = LAYOUT_FLAT};
 
 static bool divides(const Choices *c, const AxisType *type, int axis, Dim *dim) {
     DimCut cuts[MAX_MESH];
-    int n = 0;
-    for (int a = 0; a < c->layout->mesh.n; a++)
-        if (a == axis || (type[a].kind == AXIS_SHARDED && type[a].dim == dim))
-            cuts[n++] = (DimCut){.parts = c->layout->mesh.axes[a].size, .layout = layout_cut(c->layout, a, dim).layout};
-    return dim->size % cuts_multiple(cuts, n) == 0;
+    AxisType types[MAX_MESH];
+    for (int a = 0; a < c->layout->mesh.n; a++) {
+        bool is_cut = a == axis || (type[a].kind == AXIS_SHARDED && type[a].dim == dim);
+        types[a] = is_cut ? layout_cut(c->layout, a, dim) : replicated;
+    }
+    return dim->size % cuts_multiple(cuts, dim_cuts(&c->layout->mesh, types, dim, cuts)) == 0;
 }
 
 /* Adds up what the way costs: its conversions, the later conversion to what rule 1 wants, the work of a rank. A partial
@@ -181,7 +182,8 @@ static bool way_allows(const Choices *c, const Node *node, int axis, const Dim *
     AttentionWay way = c->layout->axes[axis].attention;
     if (way == ATTENTION_ANY || op_info(node)->lower != LOWER_ATTEND) return true;
     AttendParts parts = attend_parts(node);
-    if (shape_find(&parts.batch, letter) >= 0) return true;
+    AxisType queries = node->in[0]->type[axis];
+    if (shape_find(&parts.batch, letter) >= 0) return queries.kind == AXIS_SHARDED && queries.dim == letter;
     return way == ATTENTION_ULYSSES ? letter == parts.head || letter == parts.kv_head : letter == parts.seq;
 }
 
@@ -191,11 +193,18 @@ static Dim *ring_dim(const AttendParts *parts, const Shape *shape) {
     return key ? key : cut_with(shape, parts->seq);
 }
 
+static bool names_dim(const Layout *layout, int axis, const Dim *dim) {
+    const AxisRules *rules = &layout->axes[axis];
+    for (int i = 0; dim && i < rules->names.n; i++)
+        if (dim_is_cut_by(dim, rules->names.at[i])) return true;
+    return false;
+}
+
 /* Queries stay, keys and values go round: attention over the keys that a rank holds at each turn (partition/ring.c).
  * Forward they are handed on n - 1 times; backward once more, and what is added to their gradients n times. */
 static void try_ring(const Choices *c, const Node *node, int axis, Way *best) {
     AttendParts parts = attend_parts(node);
-    if (c->layout->axes[axis].attention != ATTENTION_RING || !parts.seq) return;
+    if (c->layout->axes[axis].attention != ATTENTION_RING || !names_dim(c->layout, axis, parts.seq)) return;
     Way way = {.ring = true};
     double n = (double)c->layout->mesh.axes[axis].size, bytes = 0;
     for (int i = 0; i < node->n_in; i++) {

@@ -1,7 +1,7 @@
 /* Inserts every conversion that the choices of choose.c ask for: the only place where collectives come from.
  *
  * A conversion belongs to the use; equal conversions of one value in one region are shared. On several axes the parts
- * are joined from the innermost axis outwards and cut from the outermost inwards, as blocks of a dimension are nested.
+ * are joined from the innermost axis outwards and cut from the outermost inwards, as cuts of a dimension are nested.
  */
 #include "partition/choose.h"
 
@@ -213,8 +213,8 @@ static bool same_cut(AxisType type, const Dim *dim) {
 /* Whether `type`'s dimension is cut again inside this axis: then the parts of the ranks along the axis do not lie side
  * by side, and the inner cut has to go first. */
 static bool cut_inside(const Mesh *mesh, const AxisType *types, int axis, AxisType type) {
-    for (int a = axis + 1; a < mesh->n && type.kind == AXIS_SHARDED; a++)
-        if (same_cut(types[a], type.dim)) return true;
+    for (int a = 0; a < mesh->n && type.kind == AXIS_SHARDED; a++)
+        if (a != axis && same_cut(types[a], type.dim) && cut_is_inside(types[a], a, type, axis)) return true;
     return false;
 }
 
@@ -224,22 +224,31 @@ static bool step_is_valid(const Mesh *mesh, const AxisType *types, int axis, Axi
 
 /* The steps of a conversion: one axis each, to a type. */
 typedef struct Steps {
-    int axis[3 * MAX_MESH];
-    AxisType to[3 * MAX_MESH];
+    int axis[6 * MAX_MESH];
+    AxisType to[6 * MAX_MESH];
     int n;
     AxisType types[MAX_MESH]; /* after them */
 } Steps;
 
 static void add_step(Steps *steps, int axis, AxisType to) {
     if (axis_type_equal(steps->types[axis], to)) return;
+    CHECK(steps->n < (int)(sizeof steps->axis / sizeof steps->axis[0]));
     steps->axis[steps->n] = axis;
     steps->to[steps->n++] = steps->types[axis] = to;
 }
 
-/* One step for each axis, from the outermost inwards or the other way. False where one would not be valid. */
-static bool steps_in_order(const Mesh *mesh, const AxisType *need, bool inwards, Steps *steps) {
+/* The axes from the outermost inwards, as they cut values of these types. */
+static void axes_inwards(const Mesh *mesh, const AxisType *types, int order[MAX_MESH]) {
+    int n = 0;
+    for (int place = 0; place < 2; place++)
+        for (int a = 0; a < mesh->n; a++)
+            if ((types[a].layout != LAYOUT_BALANCED) == (place == 1)) order[n++] = a;
+}
+
+/* One step for each axis, in an order. False where one would not be valid. */
+static bool steps_in_order(const Mesh *mesh, const AxisType *need, const int *order, int step, Steps *steps) {
     for (int i = 0; i < mesh->n; i++) {
-        int a = inwards ? i : mesh->n - 1 - i;
+        int a = order[i * step];
         if (type_is_flat(need[a]) || axis_type_equal(steps->types[a], need[a])) continue;
         if (!step_is_valid(mesh, steps->types, a, need[a])) return false;
         add_step(steps, a, need[a]);
@@ -247,32 +256,47 @@ static bool steps_in_order(const Mesh *mesh, const AxisType *need, bool inwards,
     return true;
 }
 
+static bool is_in_the_way(const Steps *steps, int axis, int other, AxisType to) {
+    AxisType type = steps->types[axis], cut = steps->types[other];
+    return axis != other &&
+           ((type.kind == AXIS_SHARDED && same_cut(cut, type.dim) && cut_is_inside(cut, other, type, axis)) ||
+            (to.kind == AXIS_SHARDED && same_cut(cut, to.dim) && cut_is_inside(cut, other, to, axis)));
+}
+
 /* Where no order will do (a dimension cut by two axes becomes another one on both), cuts that stand in the way are
- * joined, from the innermost outwards, and made anew. */
+ * joined, from the innermost outwards, and made anew: in the next round where their turn is over. */
 static void steps_by_joining(const Mesh *mesh, const AxisType *need, Steps *steps) {
-    for (int a = 0; a < mesh->n; a++) {
-        if (type_is_flat(need[a]) || axis_type_equal(steps->types[a], need[a])) continue;
-        for (int b = mesh->n - 1; b > a; b--)
-            if (same_cut(steps->types[b], steps->types[a].kind == AXIS_SHARDED ? steps->types[a].dim : NULL) ||
-                same_cut(steps->types[b], need[a].kind == AXIS_SHARDED ? need[a].dim : NULL))
-                add_step(steps, b, (AxisType){.kind = AXIS_REPLICATED});
-        add_step(steps, a, need[a]);
-    }
+    int inwards[MAX_MESH], of_need[MAX_MESH];
+    axes_inwards(mesh, steps->types, inwards);
+    axes_inwards(mesh, need, of_need);
+    for (int round = 0; round < 2; round++)
+        for (int i = 0; i < mesh->n; i++) {
+            int a = of_need[i];
+            if (type_is_flat(need[a]) || axis_type_equal(steps->types[a], need[a])) continue;
+            for (int k = mesh->n - 1; k >= 0; k--)
+                if (is_in_the_way(steps, a, inwards[k], need[a]))
+                    add_step(steps, inwards[k], (AxisType){.kind = AXIS_REPLICATED});
+            add_step(steps, a, need[a]);
+        }
 }
 
 static Steps steps_between(const Mesh *mesh, const AxisType *from, const AxisType *need) {
     Steps start = {.n = 0}, steps;
+    int inwards[MAX_MESH], of_need[MAX_MESH];
+    axes_inwards(mesh, from, inwards);
+    axes_inwards(mesh, need, of_need);
     memcpy(start.types, from, sizeof start.types);
-    for (int a = mesh->n - 1; a >= 0; a--) { /* what has to be whole */
+    for (int i = mesh->n - 1; i >= 0; i--) { /* what has to be whole */
+        int a = inwards[i];
         bool whole = need[a].kind == AXIS_REPLICATED ||
                      (type_is_flat(need[a]) && from[a].kind == AXIS_SHARDED && !type_is_flat(from[a]));
         if (whole && step_is_valid(mesh, start.types, a, (AxisType){.kind = AXIS_REPLICATED}))
             add_step(&start, a, (AxisType){.kind = AXIS_REPLICATED});
     }
     steps = start;
-    if (steps_in_order(mesh, need, true, &steps)) return steps;
+    if (steps_in_order(mesh, need, of_need, 1, &steps)) return steps;
     steps = start;
-    if (steps_in_order(mesh, need, false, &steps)) return steps;
+    if (steps_in_order(mesh, need, inwards + mesh->n - 1, -1, &steps)) return steps;
     steps_by_joining(mesh, need, &start);
     return start;
 }

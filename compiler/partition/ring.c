@@ -15,6 +15,7 @@ typedef struct Ring {
     unsigned axes;      /* a bit each */
     int turn[MAX_MESH]; /* along each of them */
     AttrValue *attrs;   /* of a turn's attention */
+    Name names[2], grad_names[2]; /* of keys and values, for messages */
 } Ring;
 
 static Node *typed(Node *node, const AxisType *type) {
@@ -40,14 +41,14 @@ static int axis_before(const Ring *ring, int64_t t) {
     BUG("turn %lld of a ring", (long long)t);
 }
 
-/* To the next rank along the axis. */
-static void pass(Ring *ring, int axis, Node **values, int n) {
+/* Keys and values, or their gradients, to the next rank along the axis. */
+static void pass(Ring *ring, int axis, Node **values, Name const names[2]) {
     ring->turn[axis] = (ring->turn[axis] + 1) % (int)ring->mesh->axes[axis].size;
-    for (int i = 0; i < n; i++) {
+    for (int i = 0; i < 2; i++) {
         Node *from = values[i];
         values[i] = typed(build_op(&ring->b, OP_PASS, &from, 1, &(AttrValue){.integer = axis}), from->type);
         values[i]->type[axis].turn = ring->turn[axis];
-        values[i]->name = from->name;
+        values[i]->name = names[i];
     }
 }
 
@@ -93,7 +94,7 @@ static void merge(Ring *ring, Node **so_far, Node *const *turn) {
 static void forward(Ring *ring, Node **results) {
     Node *in[3] = {ring->node->in[0], ring->node->in[1], ring->node->in[2]}, *turn[2];
     for (int64_t t = 0, n = turns_of(ring); t < n; t++) {
-        if (t > 0) pass(ring, axis_before(ring, t), &in[1], 2);
+        if (t > 0) pass(ring, axis_before(ring, t), &in[1], ring->names);
         attend_turn(ring, in, t > 0 ? turn : results);
         if (t > 0) merge(ring, results, turn);
     }
@@ -106,15 +107,21 @@ static void backward(Ring *ring, Node **results) {
         if (t > 0) {
             int axis = axis_before(ring, t);
             int before = ring->turn[axis];
-            pass(ring, axis, &in[1], 2);
+            pass(ring, axis, &in[1], ring->names);
             ring->turn[axis] = before; /* the same turn for what travels along */
-            pass(ring, axis, &results[1], 2);
+            pass(ring, axis, &results[1], ring->grad_names);
         }
         attend_turn(ring, in, t > 0 ? turn : results);
         for (int k = 0; t > 0 && k < 3; k++) results[k] = binary(ring, OP_ADD, results[k], turn[k]);
     }
     for (int a = 0; a < ring->mesh->n; a++)
-        while (ring->turn[a]) pass(ring, a, &results[1], 2);
+        while (ring->turn[a]) pass(ring, a, &results[1], ring->grad_names);
+}
+
+/* The variable of the source that a value is a view or another type of. */
+static Name source_name(const Node *node) {
+    while (!node->name && node->n_in == 1) node = node->in[0];
+    return node->name;
 }
 
 void ring_expand(Graph *graph, Region *region, const Mesh *mesh, const Node *node, unsigned rings, NodeList *out,
@@ -131,6 +138,11 @@ void ring_expand(Graph *graph, Region *region, const Mesh *mesh, const Node *nod
     ring.attrs = NEW_N(graph->arena, AttrValue, n);
     memcpy(ring.attrs, node->attrs, sizeof *ring.attrs * (size_t)n);
     ring.attrs[op_attr_index(op_info(node), "part")] = (AttrValue){.integer = 1, .number = 1};
+    for (int i = 0; i < 2; i++) {
+        ring.names[i] = source_name(node->in[1 + i]);
+        const char *of = ring.names[i] ? ring.names[i] : i == 0 ? "keys" : "values";
+        ring.grad_names[i] = intern(graph->session->names, arena_printf(graph->arena, "grad.%s", of));
+    }
     if (node->n_outs == 2)
         forward(&ring, results);
     else

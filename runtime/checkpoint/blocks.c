@@ -33,8 +33,9 @@ typedef struct Block {
 /* The global index of the rank's i-th one along a dimension: each axis takes its part of what the ones outside leave. */
 static int64_t index_in_whole(const Block *b, int d, int64_t i) {
     int64_t extent = b->part[d];
-    for (int a = b->program->n_axes - 1; a >= 0; a--) {
-        if (b->tensor->axes[a] != d) continue;
+    for (int k = 2 * b->program->n_axes - 1; k >= 0; k--) { /* inside are blocks, around them what is balanced */
+        int a = k % b->program->n_axes;
+        if (b->tensor->axes[a] != d || b->tensor->balanced[a] != (k < b->program->n_axes)) continue;
         int64_t n = b->program->mesh[a].size, c = b->coords[a], half = extent / 2;
         i += !b->tensor->balanced[a] ? c * extent : i < half ? c * half : (2 * n - 2 - c) * half;
         extent *= n;

@@ -327,8 +327,10 @@ static void test_positions(void **state) {
         for (int64_t rank = 0; rank < 6; rank++) {
             int64_t at[48], n = 48;
             for (int64_t i = 0; i < n; i++) at[i] = i;
-            for (int a = 0; a < 2; a++) {
+            for (int k = 0; k < 4; k++) { /* what is balanced cuts first */
+                int a = k % 2;
                 bool balanced = type[a].layout == LAYOUT_BALANCED;
+                if (balanced != (k < 2)) continue;
                 int64_t size = mesh.axes[a].size, pieces = balanced ? 2 * size : size, unit = n / pieces, kept = 0;
                 int64_t me = (mesh_coordinate(&mesh, rank, a) + size - type[a].turn) % size;
                 for (int64_t i = 0; i < n; i++)
@@ -344,6 +346,8 @@ static void test_positions(void **state) {
         }
         for (int i = 0; i < 48; i++) assert_int_equal(held[i], 1);
     }
+    assert_true(cut_is_inside((AxisType){.layout = LAYOUT_BLOCK}, 0, (AxisType){.layout = LAYOUT_BALANCED}, 1));
+    assert_false(cut_is_inside((AxisType){.layout = LAYOUT_BLOCK}, 0, (AxisType){.layout = LAYOUT_BLOCK}, 1));
     DimCut cuts[] = {{.parts = 3, .layout = LAYOUT_BALANCED}, {.parts = 2}, {.parts = 5, .layout = LAYOUT_BALANCED}};
     assert_int_equal(cuts_multiple(cuts, 1), 6);
     assert_int_equal(cuts_multiple(cuts, 2), 6);

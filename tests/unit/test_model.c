@@ -300,7 +300,7 @@ static void test_what_is_built(void **state) {
                  {"batch on data\n    weights on data using keep", false},
                  {"batch, head on data", true},
                  {"batch on data\n    seq on more using gather", true},
-                 {"batch on data\n    seq on more using ring", false},
+                 {"batch on data\n    seq on more using ring", true},
                  {"batch on data\n    in mlp { batch on more }", false},
                  {"batch on data\n    microbatch auto", false}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {

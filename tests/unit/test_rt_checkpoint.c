@@ -120,8 +120,9 @@ static void test_balanced_blocks(void **state) {
             prt_program_coords(&program, rank, coords);
             int64_t at[B], n = B;
             for (int64_t i = 0; i < n; i++) at[i] = i;
-            for (int a = 0; a < 2; a++) {
-                if (tensor.axes[a] < 0) continue;
+            for (int k = 0; k < 4; k++) { /* what is balanced cuts first */
+                int a = k % 2;
+                if (tensor.axes[a] < 0 || tensor.balanced[a] != (k < 2)) continue;
                 int64_t pieces = tensor.balanced[a] ? 4 : 2, unit = n / pieces, kept = 0;
                 for (int64_t i = 0; i < n; i++)
                     if (i / unit == coords[a] || (tensor.balanced[a] && i / unit == 3 - coords[a])) at[kept++] = at[i];
