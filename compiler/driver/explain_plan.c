@@ -55,8 +55,8 @@ static const char *source_line(Session *s, Span span) {
     return arena_strndup(s->arena, file->text + lo, (size_t)(hi - lo));
 }
 
-/* Bytes that a rank sends: of S bytes over n ranks (n-1)/n S to gather or scatter, twice that to all-reduce; all that it
- * holds to the next rank of a ring. */
+/* Bytes that a rank sends: of S bytes over n ranks (n-1)/n S to gather or scatter, twice that to all-reduce; all that
+ * it holds to the next rank of a ring. */
 static double sent(const Explanation *e, const Line *line) {
     if (line->kernel->collective->op == OP_PASS) return line->bytes;
     double n = (double)e->role->mesh->axes[line->kernel->collective->axis].size;
@@ -66,9 +66,9 @@ static double sent(const Explanation *e, const Line *line) {
 /* The turns of a ring move the same value time and again: one line for all of them. */
 static bool is_same(const Line *a, const Line *b) {
     const Collective *x = a->kernel->collective, *y = b->kernel->collective;
-    return x->op == OP_PASS && y->op == OP_PASS && x->axis == y->axis && a->bytes == b->bytes &&
-           a->entry == b->entry && a->kernel->span.lo == b->kernel->span.lo &&
-           a->kernel->span.file == b->kernel->span.file && strcmp(x->why, y->why) == 0;
+    return x->op == OP_PASS && y->op == OP_PASS && x->axis == y->axis && a->bytes == b->bytes && a->entry == b->entry &&
+           a->kernel->span.lo == b->kernel->span.lo && a->kernel->span.file == b->kernel->span.file &&
+           strcmp(x->why, y->why) == 0;
 }
 
 static void join_turns(Explanation *e) {

@@ -282,8 +282,9 @@ bool dim_is_cut_by(const Dim *dim, const Dim *cut);
  * is the leftmost factor of). Exact division is an invariant. */
 int64_t local_extent(const Mesh *mesh, const AxisType *type, const Dim *dim);
 
-/* The axes that cut a dimension, outermost first (balanced ones before blocks, else as in the mesh): each takes its part of what the ones before it leave, as a sequence.
- * So which logical index a local one has follows from the innermost to the outermost. Local indices keep the order. */
+/* The axes that cut a dimension, outermost first (balanced ones before blocks, else as in the mesh): each takes its
+ * part of what the ones before it leave, as a sequence. So which logical index a local one has follows from the
+ * innermost to the outermost. Local indices keep the order. */
 typedef struct DimCut {
     int axis;
     int64_t parts;
@@ -298,7 +299,8 @@ int64_t cuts_multiple(const DimCut *cuts, int n);
 /* The part that a rank has in a cut: 0 .. parts-1. */
 int64_t cut_part(const Mesh *mesh, const DimCut *cut, int64_t rank);
 int64_t local_to_logical(const Mesh *mesh, const AxisType *type, const Dim *dim, int64_t rank, int64_t local);
-int64_t logical_to_local(const Mesh *mesh, const AxisType *type, const Dim *dim, int64_t rank, int64_t logical); /* -1: another rank's */
+int64_t logical_to_local(const Mesh *mesh, const AxisType *type, const Dim *dim, int64_t rank,
+                         int64_t logical); /* -1: another rank's */
 /* First logical index of `dim` on a rank. */
 int64_t local_offset(const Mesh *mesh, const AxisType *type, const Dim *dim, int64_t rank);
 

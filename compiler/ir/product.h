@@ -27,7 +27,8 @@ typedef struct Product {
     double scale;    /* of the product, before the epilogue; 1 */
 } Product;
 
-/* One axis of the mesh that cuts positions, as DimCut (ir/ir.h): which of them a rank holds follows from its coordinate.
+/* One axis of the mesh that cuts positions, as DimCut (ir/ir.h): which of them a rank holds follows from its
+ * coordinate.
  */
 typedef struct PositionCut {
     int32_t axis, parts, balanced, turn;

@@ -98,9 +98,9 @@ struct Kernel {
     Span span;
     BufferRef *refs; /* in the order of the kernel's pointers; products: A, B, C, then the epilogue's */
     int n_refs;
-    Loop *loop;       /* KERNEL_LOOP; a product's epilogue */
-    Product *product; /* KERNEL_PRODUCT */
-    Buffer *start; /* attention while sampling: a scalar, the query's logical position; or NULL */
+    Loop *loop;             /* KERNEL_LOOP; a product's epilogue */
+    Product *product;       /* KERNEL_PRODUCT */
+    Buffer *start;          /* attention while sampling: a scalar, the query's logical position; or NULL */
     Attend *attend;         /* KERNEL_ATTEND: q k v out lse; KERNEL_ATTEND_GRAD: q k v out lse d_out dq dk dv */
     Scatter *scatter;       /* KERNEL_SCATTER: out, index, rows */
     TopK *top_k;            /* KERNEL_TOP_K: p, chosen, slot, source */

@@ -241,8 +241,7 @@ static LoopValue emit_from_slots(Emit *e, Node *node) {
     Shape where = shape_union(&node_attr(node, "expert")->dims, &node_attr(node, "slot")->dims);
     Location place = value_place(e->l, y);
     LoopAccess access = access_to(e, &place, &y->shape, y->dtype, &where);
-    LoopValue chosen = index_in_block(e, y, expert, emit_value(e, node->in[1])),
-              at = emit_value(e, node->in[2]);
+    LoopValue chosen = index_in_block(e, y, expert, emit_value(e, node->in[1])), at = emit_value(e, node->in[2]);
     LoopValue inside = loop_emit(&e->b, LOOP_ILE, loop_const_i(&e->b, 0), at, -1);
     int64_t held = lower_extent(e->l, y, expert);
     if (held < expert->size) inside = loop_emit(&e->b, LOOP_AND, inside, is_below(e, chosen, held), -1);

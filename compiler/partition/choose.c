@@ -338,7 +338,7 @@ static void choose_axis(Choices *c, Node *node, int axis) {
         Dim *dim = best.out.kind == AXIS_SHARDED && best.out.dim ? cut_with(&node->outs[k].shape, best.out.dim) : NULL;
         /* One of several results that lacks the dimension is a sum over it: dk and dv where queries are cut. */
         if (best.ring && !dim) dim = cut_with(&node->outs[k].shape, attend_parts(node).key);
-        node->outs[k].type[axis] = dim                              ? layout_cut(c->layout, axis, dim)
+        node->outs[k].type[axis] = dim                             ? layout_cut(c->layout, axis, dim)
                                    : best.out.kind == AXIS_SHARDED ? partial_sum
                                                                    : best.out;
     }

@@ -2,8 +2,8 @@
  *
  * In: an attend or attend_grad whose operands are cut along their positions. Out: for each turn, the same operator over
  * the keys that the rank holds then, and a `pass` of keys and values to the next rank. Forward, the turns' results are
- * merged by their sums of exponentials (Liu et al. 2023, Ring Attention). Backward, the sums of all keys are known, so a
- * turn's parts just add up: that of the queries stays, those of keys and values travel with their block and are home
+ * merged by their sums of exponentials (Liu et al. 2023, Ring Attention). Backward, the sums of all keys are known, so
+ * a turn's parts just add up: that of the queries stays, those of keys and values travel with their block and are home
  * after the last turn. On several axes the innermost turns fastest. Nothing else in the compiler knows of rings: turns
  * are types, passes are collectives, merging is arithmetic. */
 #include "partition/choose.h"
@@ -12,9 +12,9 @@ typedef struct Ring {
     Builder b;
     const Node *node;
     const Mesh *mesh;
-    unsigned axes;      /* a bit each */
-    int turn[MAX_MESH]; /* along each of them */
-    AttrValue *attrs;   /* of a turn's attention */
+    unsigned axes;                /* a bit each */
+    int turn[MAX_MESH];           /* along each of them */
+    AttrValue *attrs;             /* of a turn's attention */
     Name names[2], grad_names[2]; /* of keys and values, for messages */
 } Ring;
 
@@ -70,9 +70,7 @@ static void attend_turn(Ring *ring, Node *const *in, Node **results) {
     }
 }
 
-static Node *binary(Ring *ring, Op op, Node *x, Node *y) {
-    return typed(build_binary(&ring->b, op, x, y), x->type);
-}
+static Node *binary(Ring *ring, Op op, Node *x, Node *y) { return typed(build_binary(&ring->b, op, x, y), x->type); }
 
 static Node *unary(Ring *ring, Op op, Node *x) { return typed(build_unary(&ring->b, op, x), x->type); }
 

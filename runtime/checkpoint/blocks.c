@@ -25,12 +25,13 @@ typedef struct Block {
     const PrtTensor *tensor;
     const int *coords;
     int64_t part[PRT_MAX_DIMS], stride[PRT_MAX_DIMS]; /* held by the rank; of the whole, as it is saved */
-    bool in_pieces[PRT_MAX_DIMS]; /* not one block of the whole */
+    bool in_pieces[PRT_MAX_DIMS];                     /* not one block of the whole */
     PrtRun1 *each;
     void *context;
 } Block;
 
-/* The global index of the rank's i-th one along a dimension: each axis takes its part of what the ones outside leave. */
+/* The global index of the rank's i-th one along a dimension: each axis takes its part of what the ones outside leave.
+ */
 static int64_t index_in_whole(const Block *b, int d, int64_t i) {
     int64_t extent = b->part[d];
     for (int k = 2 * b->program->n_axes - 1; k >= 0; k--) { /* inside are blocks, around them what is balanced */

@@ -338,6 +338,12 @@ static int plan_errors(const char *body, int64_t batch, const DimCase *sizes, in
         dims[i]->factors = &dims[i + 1];
         dims[i]->n_factors = 1;
     }
+    for (int i = 0, all = n; i < all; i++) { /* attention compares positions of seq */
+        if (strcmp(sizes[i].name, "seq") != 0) continue;
+        dims[n] = NEW(s->arena, Dim);
+        *dims[n] = (Dim){.name = intern(s->names, "key"), .size = sizes[i].size, .like = dims[i]};
+        n++;
+    }
     Train train = {.batch = batch};
     plan_check(s, program, &train, program->plans.at[0], dims, n);
     int errors = diag_count(s, SEV_ERROR);

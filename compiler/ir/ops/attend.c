@@ -155,9 +155,7 @@ static double dot_row(const double *x, int64_t x_stride, const double *y, int64_
     return sum;
 }
 
-static bool sees(const Geometry *g, int64_t i, int64_t j) {
-    return !g->parts.causal || g->k_at[j] <= g->q_at[i];
-}
+static bool sees(const Geometry *g, int64_t i, int64_t j) { return !g->parts.causal || g->k_at[j] <= g->q_at[i]; }
 
 /* One query row: scores of all keys in `s` (-inf where masked); returns the log of the sum of exponentials. */
 static double scores_of_row(const Geometry *g, int64_t i, const double *q, const double *k, double *s) {
@@ -305,8 +303,11 @@ static const OpCase cases_cache[] = {
 
 /* `part`: over the keys that the rank holds at this turn of a ring, which may be cut: the results are to be merged. */
 #define ATTEND_ATTRS                                                                                                   \
-    {{"over", ATTR_DIMS, NAN}, {"causal", ATTR_BOOL, 0}, {"scale", ATTR_FLOAT, 0}, {"width", ATTR_DIM, 0},             \
-     {"part", ATTR_BOOL, 0}}
+    {                                                                                                                  \
+        {"over", ATTR_DIMS, NAN}, {"causal", ATTR_BOOL, 0}, {"scale", ATTR_FLOAT, 0}, {"width", ATTR_DIM, 0}, {        \
+            "part", ATTR_BOOL, 0                                                                                       \
+        }                                                                                                              \
+    }
 const OpInfo op_info_attend = {
     .op = OP_ATTEND,
     .name = "attend",

@@ -54,8 +54,7 @@ static void eval_collective(EvalContext *context, const Node *node, Array *out, 
     do {
         int64_t logical[MAX_RANK];
         for (int d = 0; d < node->shape.n; d++)
-            logical[d] =
-                local_to_logical(context->mesh, node->type, node->shape.dims[d], context->rank, index[d]);
+            logical[d] = local_to_logical(context->mesh, node->type, node->shape.dims[d], context->rank, index[d]);
         int held = 0;
         for (int64_t c = 0; c < context->mesh->axes[axis].size && (reduces || !held); c++) {
             double value;
