@@ -296,7 +296,7 @@ static void refuse_way(const Choices *c, const Node *node, int axis) {
                          "attention cannot be cut this way over `%s` (%lld): it has %lld heads of keys and values",
                          mesh_axis->name, (long long)mesh_axis->size, (long long)(heads ? heads->size : 1));
     diag_note(d, node->span, "this attention");
-    diag_help(d, "`using gather` cuts the sequence for any number of heads");
+    diag_help(d, "`using gather` and `using ring` cut the sequence for any number of heads");
 }
 
 /* A sum over the stages of a pipeline: each of them has a scalar of its own, whole on all other axes. */
