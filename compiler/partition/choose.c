@@ -183,7 +183,11 @@ static bool way_allows(const Choices *c, const Node *node, int axis, const Dim *
     if (way == ATTENTION_ANY || op_info(node)->lower != LOWER_ATTEND) return true;
     AttendParts parts = attend_parts(node);
     AxisType queries = node->in[0]->type[axis];
-    if (shape_find(&parts.batch, letter) >= 0) return queries.kind == AXIS_SHARDED && queries.dim == letter;
+    if (shape_find(&parts.batch, letter) >= 0) { /* where it is cut already, or in place of heads that do not divide */
+        bool is_cut = queries.kind == AXIS_SHARDED && queries.dim == letter;
+        Dim *heads = parts.kv_head ? parts.kv_head : parts.head;
+        return is_cut || (way == ATTENTION_ULYSSES && !(heads && divides(c, node->in[1]->type, axis, heads)));
+    }
     return way == ATTENTION_ULYSSES ? letter == parts.head || letter == parts.kv_head : letter == parts.seq;
 }
 
