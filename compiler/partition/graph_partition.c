@@ -301,6 +301,17 @@ static Steps steps_between(const Mesh *mesh, const AxisType *from, const AxisTyp
     return start;
 }
 
+/* Whether a dimension that is cut becomes another one or whole: then a flat range of the parts is no range of the
+ * whole.
+ */
+static bool cuts_change(const Mesh *mesh, const AxisType *from, const AxisType *need) {
+    for (int a = 0; a < mesh->n; a++)
+        if (!axis_type_equal(from[a], need[a]) && !type_is_flat(from[a]) && !type_is_flat(need[a]) &&
+            (from[a].kind == AXIS_SHARDED || need[a].kind == AXIS_SHARDED))
+            return true;
+    return false;
+}
+
 /* The value in the types that a use needs. */
 static Node *convert(Inserter *in, Node *value, const AxisType *need, bool backward) {
     const Mesh *mesh = &in->choices->layout->mesh;
@@ -317,7 +328,8 @@ static Node *convert(Inserter *in, Node *value, const AxisType *need, bool backw
     } else {
         int first = in->out.n;
         for (int a = 0; a < mesh->n; a++)
-            if (type_is_flat(result->type[a]) && !type_is_flat(need[a])) result = convert_from_flat(in, result, a);
+            if (type_is_flat(result->type[a]) && (!type_is_flat(need[a]) || cuts_change(mesh, value->type, need)))
+                result = convert_from_flat(in, result, a);
         Steps steps = steps_between(mesh, result->type, need);
         for (int i = 0; i < steps.n; i++) result = convert_axis(in, result, steps.axis[i], steps.to[i]);
         for (int a = 0; a < mesh->n; a++)
