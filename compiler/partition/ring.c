@@ -148,5 +148,8 @@ void ring_expand(Graph *graph, Region *region, const Mesh *mesh, const Node *nod
     for (int k = 0; k < node->n_outs; k++)
         if (results[k]->dtype != node->outs[k].dtype)
             results[k] = typed(build_cast(&ring.b, results[k], node->outs[k].dtype), results[k]->type);
-    for (int i = 0; i < scratch.nodes.n; i++) vec_push(graph->arena, out, scratch.nodes.at[i]);
+    for (int i = 0; i < scratch.nodes.n; i++) {
+        scratch.nodes.at[i]->deferred = node->deferred;
+        vec_push(graph->arena, out, scratch.nodes.at[i]);
+    }
 }
