@@ -100,19 +100,33 @@ static V product_constant(Emitter *e, const Kernel *kernel) {
                            arena_printf(g->arena, "%s.product", kernel->name));
 }
 
+static V position_cuts(Codegen *g, const PositionCut *cuts) {
+    V items[POSITION_MAX_CUTS];
+    for (int i = 0; i < POSITION_MAX_CUTS; i++) {
+        V fields[] = {cg_i32(g, cuts[i].axis), cg_i32(g, cuts[i].parts), cg_i32(g, cuts[i].balanced),
+                      cg_i32(g, cuts[i].turn)};
+        items[i] = const_struct(g, fields, 4);
+    }
+    return LLVMConstArray2(LLVMTypeOf(items[0]), items, POSITION_MAX_CUTS);
+}
+
 static V attend_constant(Codegen *g, const Kernel *kernel) {
     const Attend *a = kernel->attend;
     int64_t numbers[] = {a->batch,  a->seq,     a->key,     a->kv_head, a->group,   a->width,   a->q_batch,
                          a->q_seq,  a->q_head,  a->k_batch, a->k_key,   a->k_head,  a->v_batch, a->v_key,
                          a->v_head, a->o_batch, a->o_seq,   a->o_head,  a->l_batch, a->l_seq,   a->l_head};
     enum { N = sizeof numbers / sizeof *numbers };
-    V fields[N + 4];
+    V fields[N + 8];
     for (int i = 0; i < N; i++) fields[i] = cg_i64(g, numbers[i]);
     fields[N] = cg_f32(g, a->scale);
     fields[N + 1] = cg_i32(g, a->causal);
     fields[N + 2] = cg_i32(g, (int32_t)a->element);
     fields[N + 3] = cg_i32(g, 0);
-    return constant_global(g, const_struct(g, fields, N + 4), arena_printf(g->arena, "%s.attend", kernel->name));
+    fields[N + 4] = cg_i32(g, a->n_q_cuts);
+    fields[N + 5] = cg_i32(g, a->n_k_cuts);
+    fields[N + 6] = position_cuts(g, a->q_cuts);
+    fields[N + 7] = position_cuts(g, a->k_cuts);
+    return constant_global(g, const_struct(g, fields, N + 8), arena_printf(g->arena, "%s.attend", kernel->name));
 }
 
 static V scatter_constant(Codegen *g, const Kernel *kernel) {
@@ -141,7 +155,7 @@ static V collective_constant(Codegen *g, const Kernel *kernel) {
     static const struct {
         Op op;
         int kind;
-    } kinds[] = {{OP_ALL_REDUCE, 0}, {OP_ALL_GATHER, 1}, {OP_REDUCE_SCATTER, 2}, {OP_ALL_TO_ALL, 3}};
+    } kinds[] = {{OP_ALL_REDUCE, 0}, {OP_ALL_GATHER, 1}, {OP_REDUCE_SCATTER, 2}, {OP_ALL_TO_ALL, 3}, {OP_PASS, 4}};
     int kind = -1;
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
         if (kinds[i].op == c->op) kind = kinds[i].kind;
@@ -153,8 +167,9 @@ static V collective_constant(Codegen *g, const Kernel *kernel) {
                   cg_i64(g, c->elements),
                   cg_i64(g, c->outer),
                   cg_i64(g, c->inner),
-                  string_global(g, c->where, arena_printf(g->arena, "%s.where", kernel->name))};
-    return constant_global(g, const_struct(g, fields, 8), arena_printf(g->arena, "%s.collective", kernel->name));
+                  string_global(g, c->where, arena_printf(g->arena, "%s.where", kernel->name)),
+                  cg_i64(g, c->balanced)};
+    return constant_global(g, const_struct(g, fields, 9), arena_printf(g->arena, "%s.collective", kernel->name));
 }
 
 static V handover_constant(Codegen *g, const Kernel *kernel) {
@@ -266,9 +281,7 @@ static void emit_call(Emitter *e, const Kernel *kernel) {
     }
     case KERNEL_ATTEND:
     case KERNEL_ATTEND_GRAD: {
-        V start = zero;
-        for (int i = 0; i < kernel->n_starts; i++)
-            start = cg_add(g, start, cg_mul(g, read_scalar(e, kernel->starts[i]), cg_i64(g, kernel->start_scales[i])));
+        V start = kernel->start ? read_scalar(e, kernel->start) : zero;
         V args[] = {first, attend_constant(g, kernel), e->pointers, start, zero};
         cg_call(g, runtime_function(g, kernel->kind == KERNEL_ATTEND ? "prt_attend" : "prt_attend_grad"), args, 5);
         break;

@@ -112,6 +112,12 @@ static cJSON *tensor_json(const Describe *d, const Buffer *buffer) {
         int at = type[a].kind == AXIS_SHARDED && type[a].dim ? shape_find(logical, type[a].dim) : -1;
         cJSON_AddItemToArray(axes, at < 0 ? cJSON_CreateNull() : cJSON_CreateNumber(at));
     }
+    for (int a = 0; a < mesh->n; a++) {
+        if (type[a].kind != AXIS_SHARDED || type[a].layout != LAYOUT_BALANCED) continue;
+        cJSON *balanced = cJSON_GetObjectItem(object, "balanced");
+        if (!balanced) balanced = cJSON_AddArrayToObject(object, "balanced");
+        cJSON_AddItemToArray(balanced, cJSON_CreateNumber(a));
+    }
     if (tensor->logical.n) { /* rule 3: a part of the elements of each layer */
         const Dim *range = tensor->shape.dims[tensor->shape.n - 1];
         cJSON *flat = cJSON_AddObjectToObject(object, "flat");

@@ -27,7 +27,7 @@ typedef struct Explanation {
 /* Bytes that a rank sends: of S bytes over n ranks (n-1)/n S to gather or scatter, twice that to all-reduce. */
 static double bytes_sent(const Explanation *e, const Line *line) {
     const Collective *c = line->kernel->collective;
-    if (!c) return line->bytes;
+    if (!c || c->op == OP_PASS) return line->bytes; /* all that it holds */
     double n = (double)e->facts->mesh->axes[c->axis].size;
     return (n - 1) / n * line->bytes * (c->op == OP_ALL_REDUCE ? 2 : 1);
 }
@@ -123,6 +123,28 @@ static const char *source_line(Session *s, Span span) {
     return arena_strndup(s->arena, file->text + lo, (size_t)(hi - lo));
 }
 
+/* The turns of a ring move the same value time and again: one line for all of them. */
+static bool is_same(const Line *a, const Line *b) {
+    const Collective *x = a->kernel->collective, *y = b->kernel->collective;
+    return x && y && a->first == b->first && a->last == b->last && x->op == OP_PASS && y->op == OP_PASS &&
+           x->axis == y->axis && a->bytes == b->bytes && a->entry == b->entry &&
+           a->kernel->span.lo == b->kernel->span.lo && a->kernel->span.file == b->kernel->span.file &&
+           strcmp(x->why, y->why) == 0;
+}
+
+static void join_turns(Explanation *e) {
+    int n = 0;
+    for (int i = 0; i < e->lines.n; i++) {
+        int k = 0;
+        while (k < n && !is_same(&e->lines.at[k], &e->lines.at[i])) k++;
+        if (k < n)
+            e->lines.at[k].times += e->lines.at[i].times;
+        else
+            e->lines.at[n++] = e->lines.at[i];
+    }
+    e->lines.n = n;
+}
+
 static void explain_kinds(const Explanation *e, const RoleProgram *role, Text *out) {
     for (int k = 0; k < MEM_KINDS; k++)
         if (role->by_kind[k])
@@ -185,6 +207,7 @@ void explain_plan(Session *s, const ProgramFacts *facts, Text *out) {
     Explanation e = {.s = s, .facts = facts, .sent = NEW_N(s->arena, double, facts->n_roles)};
     collect_all(&e);
     if (e.lines.n) qsort(e.lines.at, (size_t)e.lines.n, sizeof *e.lines.at, by_place);
+    join_turns(&e);
     text_printf(out, "plan %s: %lld ranks", facts->plan->name, (long long)mesh_ranks(facts->mesh));
     for (int a = 0; a < facts->mesh->n; a++)
         text_printf(out, "%s%s = %lld", a ? ", " : " (", facts->mesh->axes[a].name,

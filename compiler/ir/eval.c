@@ -104,7 +104,7 @@ static int64_t global_offset(const Machine *machine, const Tensor *tensor, int64
     int64_t offset = 0;
     for (int d = 0; d < tensor->shape.n; d++) {
         Dim *dim = tensor->shape.dims[d];
-        offset = offset * dim->size + index[d] + local_offset(machine->mesh, tensor->type, dim, rank);
+        offset = offset * dim->size + local_to_logical(machine->mesh, tensor->type, dim, rank, index[d]);
     }
     return offset;
 }
@@ -214,10 +214,14 @@ const Array *eval_peer(const EvalContext *context, const Node *node, int64_t ran
     return value_of(context->machine->run, node, rank);
 }
 
-int64_t eval_offset(const EvalContext *context, const Node *node, const Dim *dim) {
+int64_t eval_logical(const EvalContext *context, const Node *node, const Dim *dim, int64_t local) {
     const AxisType *type = node->n_outs ? node->outs[0].type : node->type;
-    int64_t offset = local_offset(context->mesh, type, dim, context->rank);
-    return (dim->is_batch ? offset + context->micro * dim->size : offset) + dim->first;
+    int64_t index = local_to_logical(context->mesh, type, dim, context->rank, local);
+    return (dim->is_batch ? index + context->micro * dim->size : index) + dim->first;
+}
+
+int64_t eval_offset(const EvalContext *context, const Node *node, const Dim *dim) {
+    return eval_logical(context, node, dim, 0);
 }
 
 /* ---- running ----------------------------------------------------------------------------------------------------- */

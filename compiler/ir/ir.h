@@ -67,11 +67,13 @@ typedef enum AxisKind { AXIS_REPLICATED, AXIS_SHARDED, AXIS_PARTIAL, AXIS_AT } A
 typedef enum ReduceKind { REDUCE_SUM, REDUCE_MAX, REDUCE_MIN, REDUCE_OR } ReduceKind;
 typedef enum ShardLayout { LAYOUT_BLOCK, LAYOUT_BALANCED, LAYOUT_TABLE, LAYOUT_FLAT } ShardLayout;
 
-/* What a rank holds of a value, as seen along one mesh axis. */
+/* What a rank holds of a value, as seen along one mesh axis. A block layout gives rank r of n part r of n; a balanced
+ * one gives it the parts r and 2n-1-r of 2n, one after the other, so that causal work is equal. */
 typedef struct AxisType {
     AxisKind kind : 8;
     ReduceKind reduce : 8;  /* of AXIS_PARTIAL */
     ShardLayout layout : 8; /* of AXIS_SHARDED */
+    int32_t turn;           /* of AXIS_SHARDED: each rank holds the part of the one that stands so many before it */
     union {
         Dim *dim;        /* of AXIS_SHARDED; NULL for LAYOUT_FLAT: the flat range of the elements */
         uint64_t stages; /* of AXIS_AT: a bit for each stage */
@@ -290,7 +292,27 @@ bool dim_is_cut_by(const Dim *dim, const Dim *cut);
 /* The size of `dim` in a value of these types: global, divided by every axis that shards it (or the dimension that it
  * is the leftmost factor of). Exact division is an invariant. */
 int64_t local_extent(const Mesh *mesh, const AxisType *type, const Dim *dim);
-/* First logical index of `dim` on a rank (block layout). */
+
+/* The axes that cut a dimension, outermost first (balanced ones before blocks, else as in the mesh): each takes its
+ * part of what the ones before it leave, as a sequence. So which logical index a local one has follows from the
+ * innermost to the outermost. Local indices keep the order. */
+typedef struct DimCut {
+    int axis;
+    int64_t parts;
+    ShardLayout layout;
+    int turn;
+} DimCut;
+/* Of two axes that cut the same dimension, whether one comes after the other. */
+bool cut_is_inside(AxisType inner, int inner_axis, AxisType outer, int outer_axis);
+int dim_cuts(const Mesh *mesh, const AxisType *type, const Dim *dim, DimCut cuts[MAX_MESH]);
+/* What a dimension has to be a multiple of so that the cuts come out even. */
+int64_t cuts_multiple(const DimCut *cuts, int n);
+/* The part that a rank has in a cut: 0 .. parts-1. */
+int64_t cut_part(const Mesh *mesh, const DimCut *cut, int64_t rank);
+int64_t local_to_logical(const Mesh *mesh, const AxisType *type, const Dim *dim, int64_t rank, int64_t local);
+int64_t logical_to_local(const Mesh *mesh, const AxisType *type, const Dim *dim, int64_t rank,
+                         int64_t logical); /* -1: another rank's */
+/* First logical index of `dim` on a rank. */
 int64_t local_offset(const Mesh *mesh, const AxisType *type, const Dim *dim, int64_t rank);
 
 #endif

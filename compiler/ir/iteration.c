@@ -349,13 +349,33 @@ static bool shape_is_cut_by(const Shape *shape, const Dim *dim) {
     return false;
 }
 
-/* Every operand that has `dim` is cut along it, every other one is replicated. */
-static bool operands_cut_by(const Node *node, int axis, const Dim *dim) {
+/* At a turn of a ring: queries are cut along their positions, keys along theirs, and so is what belongs to each. */
+static bool part_fits(const Node *node, int axis, const OutType *out) {
+    AttendParts parts = attend_parts(node);
+    const AxisType *keys = &node->in[1]->type[axis];
+    if (keys->kind != AXIS_SHARDED || !parts.seq || !dim_is_cut_by(parts.key, keys->dim)) return false;
+    for (int i = 0; i <= node->n_in; i++) {
+        const Shape *shape = i < node->n_in ? &node->in[i]->shape : &out->shape;
+        AxisType type = i < node->n_in ? node->in[i]->type[axis] : out->type[axis];
+        bool is_key = shape_find(shape, parts.key) >= 0;
+        if (is_key && !axis_type_equal(type, *keys)) return false;
+        if (!is_key && (type.kind != AXIS_SHARDED || type.turn || !dim_is_cut_by(parts.seq, type.dim))) return false;
+    }
+    return true;
+}
+
+static bool same_part(AxisType a, AxisType b) { return a.layout == b.layout && a.turn == b.turn; }
+
+/* Every operand that has `dim` is cut along it, all in one way, every other one is replicated. */
+static bool operands_cut_by(const Node *node, int axis, const Dim *dim, AxisType *cut) {
+    bool any = false;
     for (int i = 0; i < node->n_in; i++) {
         AxisType type = node->in[i]->type[axis];
         bool has = shape_is_cut_by(&node->in[i]->shape, dim);
         if (has && (type.kind != AXIS_SHARDED || !dim_is_cut_by(type.dim, dim))) return false;
         if (!has && type.kind != AXIS_REPLICATED) return false;
+        if (has && any && !same_part(type, *cut)) return false;
+        if (has) any = true, *cut = type;
     }
     return true;
 }
@@ -384,21 +404,28 @@ static bool fits_partial(const Node *node, int axis, ReduceKind reduce, const It
         bool matches = (reduce == REDUCE_SUM && (letter->kind == LETTER_SUM || letter->kind == LETTER_INDEXED)) ||
                        (reduce == REDUCE_MAX && letter->kind == LETTER_MAX) ||
                        (reduce == REDUCE_MIN && letter->kind == LETTER_MIN);
-        if (matches && operands_cut_by(node, axis, letter->dim)) return true;
+        AxisType cut;
+        if (matches && operands_cut_by(node, axis, letter->dim, &cut)) return true;
     }
     return reduce == REDUCE_SUM && operands_linear(node, axis, iteration);
 }
 
-static bool fits_sharded(const Node *node, int axis, const Dim *dim, const Iteration *iteration) {
+static bool fits_sharded(const Node *node, int axis, AxisType type, const Iteration *iteration) {
+    AxisType cut = type; /* where no operand has the dimension */
     for (int i = 0; i < iteration->n; i++)
-        if (dim_is_cut_by(iteration->letters[i].dim, dim) && iteration->letters[i].kind == LETTER_PARALLEL)
-            return operands_cut_by(node, axis, iteration->letters[i].dim);
+        if (dim_is_cut_by(iteration->letters[i].dim, type.dim) && iteration->letters[i].kind == LETTER_PARALLEL)
+            return operands_cut_by(node, axis, iteration->letters[i].dim, &cut) && same_part(cut, type);
     return false;
 }
 
 static bool collective_fits(const Node *node, int axis) {
     AxisType from = node->in[0]->type[axis], to = node->type[axis];
     if (node_attr(node, "axis")->integer != axis) return axis_type_equal(from, to);
+    if (node->op == OP_PASS) { /* all the way round, the parts are at home again: turn 0 */
+        if (to.kind != AXIS_SHARDED || (to.turn && to.turn != from.turn + 1)) return false;
+        to.turn = from.turn;
+        return axis_type_equal(from, to);
+    }
     /* a scalar that each stage of a pipeline has a part of: no type of one stage's graph says so */
     bool stages =
         node->op == OP_ALL_REDUCE && node->shape.n == 0 && from.kind == AXIS_REPLICATED && to.kind == AXIS_REPLICATED;
@@ -421,7 +448,7 @@ static bool result_fits(const Node *node, int axis, AxisType type, const Iterati
         for (int i = 0; i < node->n_in; i++)
             if (node->in[i]->type[axis].kind != AXIS_REPLICATED) return false;
         return true;
-    case AXIS_SHARDED: return fits_sharded(node, axis, type.dim, iteration);
+    case AXIS_SHARDED: return fits_sharded(node, axis, type, iteration);
     case AXIS_PARTIAL: return fits_partial(node, axis, type.reduce, iteration);
     case AXIS_AT:
         for (int i = 0; i < node->n_in; i++)
@@ -436,8 +463,9 @@ static bool sums_rows(const Node *node, int axis, const OutType *out, const Iter
     if (out->type[axis].kind != AXIS_PARTIAL || out->type[axis].reduce != REDUCE_SUM) return false;
     for (int i = 0; i < iteration->n; i++) {
         const Letter *letter = &iteration->letters[i];
+        AxisType cut;
         if (letter->kind == LETTER_PARALLEL && !shape_is_cut_by(&out->shape, letter->dim) &&
-            operands_cut_by(node, axis, letter->dim))
+            operands_cut_by(node, axis, letter->dim, &cut))
             return true;
     }
     return false;
@@ -461,6 +489,8 @@ bool op_types_fit(const Node *node, int axis) {
     if (node->n_outs == 0) return result_fits(node, axis, node->type[axis], &iteration);
     for (int i = 0; i < node->n_outs; i++) {
         AxisType type = node->outs[i].type[axis];
+        if (info->lower == LOWER_ATTEND && node_attr(node, "part")->integer && part_fits(node, axis, &node->outs[i]))
+            continue;
         if (!result_fits(node, axis, type, &iteration) && !sums_rows(node, axis, &node->outs[i], &iteration))
             return false;
     }

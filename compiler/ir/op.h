@@ -229,7 +229,9 @@ bool array_next(const Array *array, int64_t *index);
 double array_at(const Array *array, const Array *other, const int64_t *index);
 int64_t array_offset(const Array *array, const Array *other, const int64_t *index);
 
-/* Logical start of `dim` in a value of this node on the context's rank, micro-batch included. */
+/* The logical index of a local one along `dim` in a value of this node on the context's rank, micro-batch included. */
+int64_t eval_logical(const EvalContext *context, const Node *node, const Dim *dim, int64_t local);
+/* That of the first one: all there is to know of a dimension that is cut in blocks. */
 int64_t eval_offset(const EvalContext *context, const Node *node, const Dim *dim);
 
 #endif

@@ -251,8 +251,11 @@ static AxisType read_axis_type(GraphText *p) {
         type.kind = AXIS_SHARDED;
         gtext_expect(p, "(");
         type.dim = gtext_read_dim(p);
-        if (gtext_accept_comma(p))
-            type.layout = (ShardLayout)gtext_read_keyword(p, layout_name, 3, "block, balanced or table");
+        while (gtext_accept_comma(p))
+            if (gtext_accept_word(p, "turn"))
+                type.turn = (int)gtext_read_integer(p);
+            else
+                type.layout = (ShardLayout)gtext_read_keyword(p, layout_name, 3, "block, balanced or table");
     } else if (gtext_accept_word(p, "partial")) {
         type.kind = AXIS_PARTIAL;
         gtext_expect(p, "(");

@@ -46,6 +46,7 @@ static void print_axis_type(Text *out, AxisType type) {
         text_puts(out, "sharded(");
         print_name(out, type.dim->name);
         if (type.layout != LAYOUT_BLOCK) text_printf(out, ", %s", layout_name[type.layout]);
+        if (type.turn) text_printf(out, ", turn %d", type.turn);
         text_puts(out, ")");
         break;
     case AXIS_PARTIAL: text_printf(out, "partial(%s)", reduce_name[type.reduce]); break;

@@ -31,10 +31,18 @@ typedef struct Product {
     ElementType a, b, c;
 } Product;
 
+/* One axis of the mesh that cuts positions, as DimCut (ir/ir.h): which of them a rank holds follows from its
+ * coordinate.
+ */
+typedef struct PositionCut {
+    int32_t axis, parts, balanced, turn;
+} PositionCut;
+enum { POSITION_MAX_CUTS = 8 };
+
 /* Attention of one rank: out = softmax(scale * q k^T, masked) v for each batch point and head, without a stored
- * [seq, key]; lse (log of the sum of exponentials) is kept for the gradient. Strides in elements. Query i has logical
- * position q_start + i, key j k_start + j; causal: only keys at or before the query. head = kv_head * group, the left
- * one major. */
+ * [seq, key]; lse (log of the sum of exponentials) is kept for the gradient. Strides in elements. The logical position
+ * of query i is that of the i-th that the rank holds plus q_start, of key j likewise with k_start; causal: only keys at
+ * or before the query. head = kv_head * group, the left one major. */
 typedef struct Attend {
     int64_t batch, seq, key, kv_head, group, width; /* width: of a head */
     int64_t q_batch, q_seq, q_head; /* stride of head = (kv_head, group) flattened; width has stride 1 */
@@ -45,6 +53,8 @@ typedef struct Attend {
     double scale;
     bool causal;
     ElementType element; /* of q, k, v, out and d_out; lse and the gradients are f32 */
+    int n_q_cuts, n_k_cuts; /* outermost first; none unless causal */
+    PositionCut q_cuts[POSITION_MAX_CUTS], k_cuts[POSITION_MAX_CUTS];
 } Attend;
 
 /* out[index[i], :] += rows[i, :] for i in order; rows outside [0, n_out) are skipped (they belong to other ranks). The

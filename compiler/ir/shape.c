@@ -1,7 +1,8 @@
 /* Dimensions, shapes, types on mesh axes, and what one rank holds of a value.
  *
  * Shapes name global dimensions; a rank's part is derived here from the types: every axis that cuts a dimension divides
- * it, outermost axis first, so a rank's block starts at (its coordinates along those axes, as one number) x extent. */
+ * it, outermost axis first. Each axis takes its part of the sequence of positions that the axes before it leave: one
+ * block of it, or two (balanced). */
 #include "ir/ir.h"
 
 const char *const dtype_name[DT_COUNT] = {
@@ -101,7 +102,7 @@ bool axis_type_equal(AxisType a, AxisType b) {
     if (a.kind != b.kind) return false;
     switch (a.kind) {
     case AXIS_REPLICATED: return true;
-    case AXIS_SHARDED: return a.dim == b.dim && a.layout == b.layout;
+    case AXIS_SHARDED: return a.dim == b.dim && a.layout == b.layout && a.turn == b.turn;
     case AXIS_PARTIAL: return a.reduce == b.reduce;
     case AXIS_AT: return a.stages == b.stages;
     }
@@ -115,6 +116,7 @@ const char *axis_type_text(Arena *arena, AxisType type) {
     case AXIS_SHARDED:
         text_printf(&text, "sharded(%s", type.dim ? type.dim->name : "elements");
         if (type.layout != LAYOUT_BLOCK) text_printf(&text, ", %s", layout_name[type.layout]);
+        if (type.turn) text_printf(&text, ", turn %d", type.turn);
         text_puts(&text, ")");
         break;
     case AXIS_PARTIAL: text_printf(&text, "partial(%s)", reduce_name[type.reduce]); break;
@@ -171,12 +173,70 @@ int64_t local_extent(const Mesh *mesh, const AxisType *type, const Dim *dim) {
     return extent;
 }
 
+/* Axes cut in the order of the mesh, but balanced pieces are made first: then blocks of what a rank has are exchanged
+ * and gathered without them. What stores a flat range in parts cuts it last. */
+static int cut_place(AxisType type, const Dim *dim, int axis) {
+    return dim->is_flat && axis == dim->stored_axis ? 2 : type.layout != LAYOUT_BALANCED;
+}
+
+bool cut_is_inside(AxisType inner, int inner_axis, AxisType outer, int outer_axis) {
+    int a = inner.layout != LAYOUT_BALANCED, b = outer.layout != LAYOUT_BALANCED;
+    return a != b ? a > b : inner_axis > outer_axis;
+}
+
+int dim_cuts(const Mesh *mesh, const AxisType *type, const Dim *dim, DimCut cuts[MAX_MESH]) {
+    int n = 0;
+    for (int place = 0; place < 3; place++)
+        for (int a = 0; mesh && a < mesh->n; a++)
+            if (axis_cuts(type[a], dim) && cut_place(type[a], dim, a) == place)
+                cuts[n++] = (DimCut){a, mesh->axes[a].size, type[a].layout, type[a].turn};
+    return n;
+}
+
+int64_t cuts_multiple(const DimCut *cuts, int n) {
+    int64_t multiple = 1;
+    for (int i = n - 1; i >= 0; i--) {
+        bool halves = cuts[i].layout == LAYOUT_BALANCED && cuts[i].parts > 1 && multiple % 2;
+        multiple *= cuts[i].parts * (halves ? 2 : 1);
+    }
+    return multiple;
+}
+
+int64_t cut_part(const Mesh *mesh, const DimCut *cut, int64_t rank) {
+    return (mesh_coordinate(mesh, rank, cut->axis) - cut->turn % cut->parts + cut->parts) % cut->parts;
+}
+
+int64_t local_to_logical(const Mesh *mesh, const AxisType *type, const Dim *dim, int64_t rank, int64_t local) {
+    DimCut cuts[MAX_MESH];
+    int64_t extent = local_extent(mesh, type, dim);
+    for (int i = dim_cuts(mesh, type, dim, cuts) - 1; i >= 0; extent *= cuts[i--].parts) {
+        int64_t part = cut_part(mesh, &cuts[i], rank), half = extent / 2;
+        if (cuts[i].layout != LAYOUT_BALANCED)
+            local += part * extent;
+        else
+            local += (local < half ? part : 2 * cuts[i].parts - 2 - part) * half;
+    }
+    return local;
+}
+
+int64_t logical_to_local(const Mesh *mesh, const AxisType *type, const Dim *dim, int64_t rank, int64_t logical) {
+    DimCut cuts[MAX_MESH];
+    int64_t extent = dim->size;
+    int n = dim_cuts(mesh, type, dim, cuts);
+    for (int i = 0; i < n; i++) {
+        int64_t part = cut_part(mesh, &cuts[i], rank), last = 2 * cuts[i].parts - 1;
+        extent /= cuts[i].parts;
+        int64_t unit = cuts[i].layout == LAYOUT_BALANCED ? extent / 2 : extent, block = logical / unit;
+        if (block == part)
+            logical -= part * unit;
+        else if (unit != extent && block == last - part)
+            logical -= (block - 1) * unit;
+        else
+            return -1;
+    }
+    return logical;
+}
+
 int64_t local_offset(const Mesh *mesh, const AxisType *type, const Dim *dim, int64_t rank) {
-    int64_t block = 0;
-    for (int i = 0; mesh && i < mesh->n; i++)
-        if (axis_cuts(type[i], dim) && !(dim->is_flat && i == dim->stored_axis))
-            block = block * mesh->axes[i].size + mesh_coordinate(mesh, rank, i);
-    if (mesh && dim->is_flat && axis_cuts(type[dim->stored_axis], dim))
-        block = block * mesh->axes[dim->stored_axis].size + mesh_coordinate(mesh, rank, dim->stored_axis);
-    return block * local_extent(mesh, type, dim);
+    return local_to_logical(mesh, type, dim, rank, 0);
 }

@@ -67,10 +67,8 @@ static void check_types(Verifier *v, const Node *node, const Shape *shape, const
             fault(v, node, "%s is sharded on %s by a dimension that it lacks", what, mesh->axes[axis].name);
             return;
         }
-        int64_t parts = 1;
-        for (int other = 0; other < mesh->n; other++)
-            if (type[other].kind == AXIS_SHARDED && type[other].dim && dim_is_cut_by(cut, type[other].dim))
-                parts *= mesh->axes[other].size;
+        DimCut cuts[MAX_MESH];
+        int64_t parts = cuts_multiple(cuts, dim_cuts(mesh, type, cut, cuts));
         if (cut->size % parts)
             fault(v, node, "%s: %lld parts do not divide %s (%lld)", what, (long long)parts, cut->name,
                   (long long)cut->size);

@@ -75,6 +75,7 @@ typedef struct Collective {
     int64_t elements; /* of the whole, over the axis */
     /* gather, scatter and exchange move blocks: `outer` blocks of `inner` elements for each rank of the axis */
     int64_t outer, inner;
+    bool balanced;     /* the whole is 2n pieces, a rank's block the pieces j and 2n-1-j, one after the other */
     const char *why;   /* "x is partial(sum), its use needs replicated" */
     const char *where; /* "train.plan:41: all_reduce over data" */
 } Collective;
@@ -105,13 +106,9 @@ struct Kernel {
     int64_t micro;   /* runs for this micro-batch alone, counted from 1; 0: for each */
     BufferRef *refs; /* in the order of the kernel's pointers; products: A, B, C, then the epilogue's */
     int n_refs;
-    Loop *loop;       /* KERNEL_LOOP; a product's epilogue */
-    Product *product; /* KERNEL_PRODUCT */
-    /* Attention: the first query's logical position is the sum of these scalars (the rank's coordinate, the position
-     * that is sampled) times their scales. */
-    Buffer *starts[MAX_MESH + 1];
-    int64_t start_scales[MAX_MESH + 1];
-    int n_starts;
+    Loop *loop;             /* KERNEL_LOOP; a product's epilogue */
+    Product *product;       /* KERNEL_PRODUCT */
+    Buffer *start;          /* attention while sampling: a scalar, the query's logical position; or NULL */
     Attend *attend;         /* KERNEL_ATTEND: q k v out lse; KERNEL_ATTEND_GRAD: q k v out lse d_out dq dk dv */
     Scatter *scatter;       /* KERNEL_SCATTER: out, index, rows */
     TopK *top_k;            /* KERNEL_TOP_K: p, chosen, slot, source */

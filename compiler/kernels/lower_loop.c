@@ -100,25 +100,58 @@ static LoopValue load_scalar(Emit *e, Buffer *buffer) {
     return loop_load(&e->b, access_to(e, &place, &none, DT_I32, NULL));
 }
 
-/* `index` plus (LOOP_IADD) or minus (LOOP_ISUB) where this rank's block of `dim` in `node` starts. */
-static LoopValue shift_by_block(Emit *e, LoopOp op, const Node *node, const Dim *dim, LoopValue index) {
-    const Mesh *mesh = e->l->graph->mesh;
+/* The part that this rank has in a cut: its coordinate, less the turns that the value has gone on. */
+static LoopValue cut_coordinate(Emit *e, const DimCut *cut) {
+    LoopValue coordinate = load_scalar(e, lower_coordinate(e->l, cut->axis));
+    if (!cut->turn) return coordinate;
+    LoopValue less = loop_emit(&e->b, LOOP_ISUB, coordinate, loop_const_i(&e->b, cut->turn), -1);
+    LoopValue round = loop_emit(&e->b, LOOP_IADD, less, loop_const_i(&e->b, cut->parts), -1);
+    LoopValue below = loop_emit(&e->b, LOOP_ILT, coordinate, loop_const_i(&e->b, cut->turn), -1);
+    return loop_emit(&e->b, LOOP_SELECT, below, round, less);
+}
+
+/* `index` minus where this rank's block of `dim` in `node` starts: what data chooses is cut in blocks. */
+static LoopValue index_in_block(Emit *e, const Node *node, const Dim *dim, LoopValue index) {
+    DimCut cuts[MAX_MESH];
+    int n = dim_cuts(e->l->graph->mesh, node->type, dim, cuts);
     int64_t part = dim->size;
-    for (int a = 0; mesh && a < mesh->n; a++) {
-        if (node->type[a].kind != AXIS_SHARDED || !dim_is_cut_by(dim, node->type[a].dim)) continue;
-        part /= mesh->axes[a].size;
-        LoopValue coordinate = load_scalar(e, lower_coordinate(e->l, a));
-        index = loop_emit(&e->b, op, index, loop_emit(&e->b, LOOP_IMUL, coordinate, loop_const_i(&e->b, part), -1), -1);
+    for (int i = 0; i < n; i++) {
+        CHECK(cuts[i].layout != LAYOUT_BALANCED);
+        part /= cuts[i].parts;
+        LoopValue coordinate = cut_coordinate(e, &cuts[i]);
+        LoopValue start = loop_emit(&e->b, LOOP_IMUL, coordinate, loop_const_i(&e->b, part), -1);
+        index = loop_emit(&e->b, LOOP_ISUB, index, start, -1);
     }
     return index;
 }
 
-/* The logical index of a dimension: where the rank's block starts, plus the micro-batch, plus the index in the loop. */
+/* What local_to_logical (ir/shape.c) computes: from the innermost cut outwards. */
+static LoopValue index_in_whole(Emit *e, const Node *node, const Dim *dim, LoopValue index) {
+    DimCut cuts[MAX_MESH];
+    int n = dim_cuts(e->l->graph->mesh, node->type, dim, cuts);
+    int64_t extent = lower_extent(e->l, node, dim);
+    for (int i = n - 1; i >= 0; extent *= cuts[i--].parts) {
+        LoopValue part = cut_coordinate(e, &cuts[i]);
+        int64_t unit = extent;
+        if (cuts[i].layout == LAYOUT_BALANCED) {
+            unit = extent / 2;
+            LoopValue last = loop_const_i(&e->b, 2 * cuts[i].parts - 2);
+            LoopValue mirrored = loop_emit(&e->b, LOOP_ISUB, last, part, -1);
+            LoopValue is_first = loop_emit(&e->b, LOOP_ILT, index, loop_const_i(&e->b, unit), -1);
+            part = loop_emit(&e->b, LOOP_SELECT, is_first, part, mirrored);
+        }
+        LoopValue start = loop_emit(&e->b, LOOP_IMUL, part, loop_const_i(&e->b, unit), -1);
+        index = loop_emit(&e->b, LOOP_IADD, index, start, -1);
+    }
+    return index;
+}
+
+/* The logical index of a dimension: that of the loop's index among the rank's positions, plus the micro-batch. */
 static LoopValue logical_index(Emit *e, const Node *node, Dim *dim) {
     int axis = shape_find(&e->axes, dim);
     LoopValue index = axis < 0 ? loop_const_i(&e->b, 0) : loop_index(&e->b, axis);
+    index = index_in_whole(e, node, dim, index);
     if (dim->first) index = loop_emit(&e->b, LOOP_IADD, index, loop_const_i(&e->b, (int32_t)dim->first), -1);
-    index = shift_by_block(e, LOOP_IADD, node, dim, index);
     if (dim->is_batch && e->l->graph->micro) {
         LoopValue micro = load_scalar(e, lower_scalar(e->l, "micro", DT_I32));
         index = loop_emit(&e->b, LOOP_IADD, index,
@@ -159,7 +192,7 @@ static LoopValue emit_gather(Emit *e, Node *node) {
     LoopAccess access = access_to(e, &place, &table->shape, table->dtype, over);
     access.index_stride = place.stride[shape_find(&table->shape, rows)];
     if (held == rows->size) return loop_gather(&e->b, access, index);
-    index = shift_by_block(e, LOOP_ISUB, table, rows, index);
+    index = index_in_block(e, table, rows, index);
     return gather_inside(e, access, index, is_below(e, index, held));
 }
 
@@ -208,8 +241,7 @@ static LoopValue emit_from_slots(Emit *e, Node *node) {
     Shape where = shape_union(&node_attr(node, "expert")->dims, &node_attr(node, "slot")->dims);
     Location place = value_place(e->l, y);
     LoopAccess access = access_to(e, &place, &y->shape, y->dtype, &where);
-    LoopValue chosen = shift_by_block(e, LOOP_ISUB, y, expert, emit_value(e, node->in[1])),
-              at = emit_value(e, node->in[2]);
+    LoopValue chosen = index_in_block(e, y, expert, emit_value(e, node->in[1])), at = emit_value(e, node->in[2]);
     LoopValue inside = loop_emit(&e->b, LOOP_ILE, loop_const_i(&e->b, 0), at, -1);
     int64_t held = lower_extent(e->l, y, expert);
     if (held < expert->size) inside = loop_emit(&e->b, LOOP_AND, inside, is_below(e, chosen, held), -1);

@@ -206,6 +206,15 @@ static Strides strides_of(Lowering *l, Node *node, Location *place, const Attend
     return s;
 }
 
+/* Which positions a rank holds: causality compares logical ones. */
+static int position_cuts(const Lowering *l, const Node *node, const Dim *dim, PositionCut *cuts) {
+    DimCut all[MAX_MESH];
+    int n = dim_cuts(l->graph->mesh, node->type, dim, all);
+    for (int i = 0; i < n; i++)
+        cuts[i] = (PositionCut){all[i].axis, (int32_t)all[i].parts, all[i].layout == LAYOUT_BALANCED, all[i].turn};
+    return n;
+}
+
 static Attend *attend_new(Lowering *l, Node *node, Location places[3], const AttendParts *parts) {
     Node *q = node->in[0], *k = node->in[1], *v = node->in[2];
     Attend *a = NEW(l->arena, Attend);
@@ -225,6 +234,8 @@ static Attend *attend_new(Lowering *l, Node *node, Location places[3], const Att
     a->scale = parts->scale;
     a->causal = parts->causal;
     a->element = element_of(q);
+    if (a->causal && parts->seq) a->n_q_cuts = position_cuts(l, q, parts->seq, a->q_cuts);
+    if (a->causal) a->n_k_cuts = position_cuts(l, k, parts->key, a->k_cuts);
     return a;
 }
 
@@ -251,23 +262,11 @@ static Node like_out(const Node *node, int k) {
     return like;
 }
 
-static void add_start(Lowering *l, Kernel *kernel, Buffer *buffer, int64_t scale) {
-    kernel->starts[kernel->n_starts] = buffer;
-    kernel->start_scales[kernel->n_starts++] = scale;
-    lower_touch(l, buffer, kernel->first);
-}
-
-/* Where this rank's queries begin: causality compares logical positions. Keys are whole, so theirs begin at 0. */
-static void add_starts(Lowering *l, Kernel *kernel, const Node *node, const Dim *seq) {
-    if (!seq) return;
-    if (seq->at_position) add_start(l, kernel, lower_scalar(l, "position", DT_I32), 1);
-    int64_t part = seq->size;
-    for (int a = 0; l->graph->mesh && a < l->graph->mesh->n; a++) {
-        const AxisType *type = &node->in[0]->type[a];
-        if (type->kind != AXIS_SHARDED || !dim_is_cut_by(seq, type->dim)) continue;
-        part /= l->graph->mesh->axes[a].size;
-        add_start(l, kernel, lower_coordinate(l, a), part);
-    }
+/* The query's position while sampling. */
+static void add_start(Lowering *l, Kernel *kernel, const Dim *seq) {
+    if (!seq || !seq->at_position) return;
+    kernel->start = lower_scalar(l, "position", DT_I32);
+    lower_touch(l, kernel->start, kernel->first);
 }
 
 static void lower_attend(Lowering *l, Node *node) {
@@ -286,7 +285,7 @@ static void lower_attend(Lowering *l, Node *node) {
     a->o_batch = so.batch, a->o_seq = so.row, a->o_head = so.head;
     a->l_batch = sl.batch, a->l_seq = sl.row, a->l_head = sl.head;
     kernel->attend = a;
-    add_starts(l, kernel, node, parts.seq);
+    add_start(l, kernel, parts.seq);
 }
 
 static void lower_attend_grad(Lowering *l, Node *node) {
@@ -304,7 +303,7 @@ static void lower_attend_grad(Lowering *l, Node *node) {
     for (int i = 0; i < 6; i++) kernel_add_ref(l, kernel, in[i].ref);
     for (int k = 0; k < 3; k++) kernel_add_ref(l, kernel, value->outs[k].ref);
     kernel->attend = a;
-    add_starts(l, kernel, node, parts.seq);
+    add_start(l, kernel, parts.seq);
 }
 
 /* ---- scattered rows ----------------------------------------------------------------------------- */
@@ -378,7 +377,10 @@ static Kernel *collective_kernel(Lowering *l, Node *node, Collective c, BufferRe
     kernel_add_ref(l, kernel, out);
     const Node *x = node->in[0];
     const char *from = axis_type_text(l->arena, x->type[c.axis]), *to = axis_type_text(l->arena, node->type[c.axis]);
-    c.why = arena_printf(l->arena, "`%s` is %s, its use needs %s", value_name(x), from, to);
+    c.why = node->op == OP_PASS
+                ? arena_printf(l->arena, "`%s` goes to the next rank of a ring of %lld",
+                               node->name ? node->name : value_name(x), (long long)l->graph->mesh->axes[c.axis].size)
+                : arena_printf(l->arena, "`%s` is %s, its use needs %s", value_name(x), from, to);
     c.where = arena_printf(l->arena, "%s: %s over %s", session_where(l->graph->session, node->span),
                            op_info(node)->name, l->graph->mesh->axes[c.axis].name);
     kernel->collective = NEW(l->arena, Collective);
@@ -386,55 +388,104 @@ static Kernel *collective_kernel(Lowering *l, Node *node, Collective c, BufferRe
     return kernel;
 }
 
-/* The rank's own part of a whole value: a copy that starts at its coordinate. */
+/* A block that a cut leaves to a rank, in pieces: rank j's k-th piece of `unit` positions is that with number
+ * first + step * j; one piece where blocks are, two in the balanced layout. */
+typedef struct Piece {
+    int64_t unit, first, step;
+} Piece;
+
+static int pieces_of(AxisType cut, int64_t n, int64_t extent, Piece pieces[2]) {
+    if (cut.layout != LAYOUT_BALANCED) {
+        pieces[0] = (Piece){extent, 0, 1};
+        return 1;
+    }
+    pieces[0] = (Piece){extent / 2, 0, 1};
+    pieces[1] = (Piece){extent / 2, 2 * n - 1, -1};
+    return 2;
+}
+
+/* The rank's own part of a whole value: copies that start at its coordinate. */
 static void lower_shard(Lowering *l, Node *node, int axis) {
     Node *x = node->in[0];
     Location in = value_place(l, x), out = value_place(l, node);
-    Dim *dim = node->type[axis].dim;
+    int d = shape_find(&node->shape, node->type[axis].dim);
     CopySpace space = {.n = node->shape.n, .coordinate = lower_coordinate(l, axis)};
     for (int i = 0; i < node->shape.n; i++) {
         space.extent[i] = lower_extent(l, node, node->shape.dims[i]);
         space.from[i] = in.stride[i], space.to[i] = out.stride[i];
-        if (node->shape.dims[i] == dim) space.coordinate_stride = space.extent[i] * in.stride[i];
     }
-    lower_strided_copy(l, &space, node->dtype, in.ref, out.ref, false, node->span);
+    Piece pieces[2];
+    int64_t width = dtype_bytes(node->dtype);
+    int n = pieces_of(node->type[axis], l->graph->mesh->axes[axis].size, space.extent[d], pieces);
+    for (int k = 0; k < n; k++) {
+        BufferRef from = in.ref, to = out.ref;
+        int64_t piece = pieces[k].unit * in.stride[d];
+        from.offset += pieces[k].first * piece * width;
+        to.offset += k * pieces[k].unit * out.stride[d] * width;
+        space.extent[d] = pieces[k].unit;
+        space.coordinate_stride = pieces[k].step * piece;
+        lower_strided_copy(l, &space, node->dtype, from, to, false, node->span);
+    }
+}
+
+/* What is exchanged: for each rank a block, both cuts at once. `dim` is cut in the packed value's place. */
+typedef struct Exchange {
+    int64_t ranks, block;
+    int64_t part[MAX_RANK]; /* of a block, the size of each dimension */
+    int64_t stride[MAX_RANK];
+} Exchange;
+
+/* Between a value whose dimension `d` is whole and blocks for each rank, one after the other. */
+static void copy_blocks(Lowering *l, const Node *node, const Exchange *x, int d, AxisType cut, const Location *whole,
+                        BufferRef blocks, bool pack) {
+    CopySpace space = {.n = node->shape.n + 1};
+    int64_t *at_whole = pack ? space.from : space.to, *at_block = pack ? space.to : space.from;
+    int64_t width = dtype_bytes(node->dtype);
+    space.extent[0] = x->ranks;
+    at_block[0] = x->block;
+    for (int i = 0; i < node->shape.n; i++) {
+        space.extent[i + 1] = x->part[i];
+        at_whole[i + 1] = whole->stride[i], at_block[i + 1] = x->stride[i];
+    }
+    Piece pieces[2];
+    int n = pieces_of(cut, x->ranks, x->part[d], pieces);
+    for (int k = 0; k < n; k++) {
+        BufferRef in_whole = whole->ref, in_blocks = blocks;
+        int64_t piece = pieces[k].unit * whole->stride[d];
+        in_whole.offset += pieces[k].first * piece * width;
+        in_blocks.offset += k * pieces[k].unit * x->stride[d] * width;
+        space.extent[d + 1] = pieces[k].unit;
+        at_whole[0] = pieces[k].step * piece;
+        lower_strided_copy(l, &space, node->dtype, pack ? in_whole : in_blocks, pack ? in_blocks : in_whole, false,
+                           node->span);
+    }
 }
 
 /* From one cut dimension to another: the parts for each rank are made contiguous, exchanged, and put in their places.
  */
 static void lower_exchange(Lowering *l, Node *node, int axis) {
     Node *x = node->in[0];
-    Dim *old = x->type[axis].dim, *new = node->type[axis].dim;
-    int64_t n = l->graph->mesh->axes[axis].size, block = 1;
+    int old = shape_find(&node->shape, x->type[axis].dim), new = shape_find(&node->shape, node->type[axis].dim);
     Location in = value_place(l, x), out = value_place(l, node);
-    CopySpace pack = {.n = node->shape.n + 1}, unpack = {.n = node->shape.n + 1};
-    int64_t part[MAX_RANK];
-    for (int i = 0; i < node->shape.n; i++) { /* of one block, the size of each dimension: both cuts at once */
-        part[i] = lower_extent(l, node, node->shape.dims[i]);
-        if (node->shape.dims[i] == old) part[i] = lower_extent(l, x, old);
-        block *= part[i];
-    }
-    pack.extent[0] = unpack.extent[0] = n;
-    pack.to[0] = unpack.from[0] = block;
-    int64_t stride = 1;
+    Exchange e = {.ranks = l->graph->mesh->axes[axis].size, .block = 1};
     for (int i = node->shape.n - 1; i >= 0; i--) {
-        pack.extent[i + 1] = unpack.extent[i + 1] = part[i];
-        pack.from[i + 1] = in.stride[i], unpack.to[i + 1] = out.stride[i];
-        pack.to[i + 1] = unpack.from[i + 1] = stride;
-        stride *= part[i];
-        if (node->shape.dims[i] == new) pack.from[0] = part[i] * in.stride[i];
-        if (node->shape.dims[i] == old) unpack.to[0] = part[i] * out.stride[i];
+        e.part[i] = lower_extent(l, i == old ? x : node, node->shape.dims[i]);
+        e.stride[i] = e.block;
+        e.block *= e.part[i];
     }
     Name name = intern(l->graph->session->names, "exchange");
-    BufferRef to_send = {
-        .buffer = lower_buffer(l, name, MEM_TEMPORARY, node->dtype, n * block * dtype_bytes(node->dtype), node->span)};
-    BufferRef received = {
-        .buffer = lower_buffer(l, name, MEM_TEMPORARY, node->dtype, n * block * dtype_bytes(node->dtype), node->span)};
-    lower_strided_copy(l, &pack, node->dtype, in.ref, to_send, false, node->span);
-    Collective c = {
-        .op = OP_ALL_TO_ALL, .axis = axis, .dtype = node->dtype, .elements = n * block, .outer = 1, .inner = block};
+    int64_t bytes = e.ranks * e.block * dtype_bytes(node->dtype);
+    BufferRef to_send = {.buffer = lower_buffer(l, name, MEM_TEMPORARY, node->dtype, bytes, node->span)};
+    BufferRef received = {.buffer = lower_buffer(l, name, MEM_TEMPORARY, node->dtype, bytes, node->span)};
+    copy_blocks(l, node, &e, new, node->type[axis], &in, to_send, true);
+    Collective c = {.op = OP_ALL_TO_ALL,
+                    .axis = axis,
+                    .dtype = node->dtype,
+                    .elements = e.ranks * e.block,
+                    .outer = 1,
+                    .inner = e.block};
     collective_kernel(l, node, c, to_send, received);
-    lower_strided_copy(l, &unpack, node->dtype, received, out.ref, false, node->span);
+    copy_blocks(l, node, &e, old, x->type[axis], &out, received, false);
 }
 
 static void lower_collective(Lowering *l, Node *node) {
@@ -476,6 +527,7 @@ static void lower_collective(Lowering *l, Node *node) {
     for (int i = 0; i < node->shape.n; i++) c.elements *= lower_extent(l, whole, node->shape.dims[i]);
     AxisType cut = part->type[axis];
     bool inner = false;
+    c.balanced = node->op != OP_PASS && cut.kind == AXIS_SHARDED && cut.layout == LAYOUT_BALANCED;
     for (int i = 0; i < node->shape.n && cut.kind == AXIS_SHARDED; i++) {
         inner |= node->shape.dims[i] == cut.dim;
         *(inner ? &c.inner : &c.outer) *= lower_extent(l, part, node->shape.dims[i]);

@@ -95,6 +95,16 @@ static void report_no_match(const PlanCheck *c, const Rule *rule) {
     }
 }
 
+static bool using_is_sequence(const Rule *rule) {
+    return rule->using_name != NULL && rule->storage == STORAGE_NONE && !using_is_schedule(rule->using_name);
+}
+
+static bool has_second_name(const PlanCheck *c, const Dim *dim) {
+    for (int i = 0; i < c->n_dims; i++)
+        if (c->dims[i]->like == dim) return true;
+    return false;
+}
+
 static void check_words(const PlanCheck *c) {
     for (int i = 0; i < c->plan->rules.n; i++) {
         const Rule *rule = &c->plan->rules.at[i];
@@ -107,6 +117,10 @@ static void check_words(const PlanCheck *c) {
             Diag *d =
                 diag_error(c->s, "P0407", rule->using_span, "`%s` does not fit `%s`", rule->using_name, rule->what);
             diag_label(d, "a schedule orders the layers of a repeat, and no repeat runs over `%s`", rule->what);
+        } else if (using_is_sequence(rule) && !has_second_name(c, dim)) {
+            Diag *d =
+                diag_error(c->s, "P0407", rule->using_span, "`%s` does not fit `%s`", rule->using_name, rule->what);
+            diag_label(d, "it is for positions that attention compares, and no dimension is `like %s`", rule->what);
         }
     }
 }
@@ -203,9 +217,6 @@ static const char *rule_unbuilt(const Rule *rule) {
     if (rule->in != NULL) return "a rule narrowed to a part of the model";
     if (rule->storage != STORAGE_NONE)
         return rule->using_name && strcmp(rule->using_name, "free") != 0 ? "keeping gathered weights" : NULL;
-    if (rule->using_name != NULL && using_is_schedule(rule->using_name)) return NULL;
-    if (rule->using_name != NULL && strcmp(rule->using_name, "gather") != 0 && strcmp(rule->using_name, "ulysses") != 0)
-        return "this way of splitting a sequence";
     return NULL;
 }
 

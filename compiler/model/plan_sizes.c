@@ -2,10 +2,11 @@
  *
  * In: the rules and the sizes. Out: for each axis one message that holds everything wrong on it and the sizes that
  * satisfy all its rules together, since a size that mends one rule and breaks the next helps nobody. A dimension on
- * several axes is cut in mesh order, outermost first, so what it must be a multiple of follows from all of them. */
+ * several axes is cut in mesh order, outermost first (by a ring before all others), so what it must be a multiple of
+ * follows from all of them. */
 #include "model/plan_check.h"
 
-/* One dimension with the rules that name it, in mesh order. */
+/* One dimension with the rules that name it, in the order in which they cut it. */
 typedef struct DimUse {
     const Dim *dim;
     const Rule *rules[MAX_MESH];
@@ -23,6 +24,11 @@ static int64_t axis_size(const SizeCheck *k, int axis) { return k->c->plan->mesh
 
 /* A ring hands around two pieces a rank, one from each end of the sequence, so that causal work is balanced. */
 static bool is_balanced(const Rule *rule) { return rule->using_name != NULL && strcmp(rule->using_name, "ring") == 0; }
+
+/* Balanced pieces are made first; else axes cut in the order of the mesh. */
+static bool cuts_before(const Rule *a, const Rule *b) {
+    return is_balanced(a) != is_balanced(b) ? is_balanced(a) : a->axis < b->axis;
+}
 
 static int64_t parts_of(const Rule *rule, int64_t size) {
     return rule->chunks > 0 ? size_times(size, rule->chunks) : size;
@@ -69,7 +75,7 @@ static void add_use(SizeCheck *k, const Rule *rule, const Dim *dim) {
     int at = use->n;
     for (int i = 0; i < use->n; i++)
         if (use->rules[i]->axis == rule->axis) return; /* in a narrowed block once more */
-    while (at > 0 && use->rules[at - 1]->axis > rule->axis) {
+    while (at > 0 && cuts_before(rule, use->rules[at - 1])) {
         use->rules[at] = use->rules[at - 1];
         at--;
     }

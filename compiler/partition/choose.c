@@ -71,19 +71,22 @@ typedef struct Way {
     AxisType out;
     AxisType in[16];
     double cost;
+    bool ring;
 } Way;
 
-static AxisType sharded(Dim *dim) { return (AxisType){.kind = AXIS_SHARDED, .layout = LAYOUT_BLOCK, .dim = dim}; }
 static const AxisType replicated = {.kind = AXIS_REPLICATED};
 static const AxisType partial_sum = {.kind = AXIS_PARTIAL, .reduce = REDUCE_SUM};
 
 static const AxisType flat = {.kind = AXIS_SHARDED, .layout = LAYOUT_FLAT};
 
-static bool divides(const Choices *c, const AxisType *type, int axis, const Dim *dim) {
-    int64_t parts = c->layout->mesh.axes[axis].size;
-    for (int a = 0; a < c->layout->mesh.n; a++)
-        if (a != axis && type[a].kind == AXIS_SHARDED && type[a].dim == dim) parts *= c->layout->mesh.axes[a].size;
-    return dim->size % parts == 0;
+static bool divides(const Choices *c, const AxisType *type, int axis, Dim *dim) {
+    DimCut cuts[MAX_MESH];
+    AxisType types[MAX_MESH];
+    for (int a = 0; a < c->layout->mesh.n; a++) {
+        bool is_cut = a == axis || (type[a].kind == AXIS_SHARDED && type[a].dim == dim);
+        types[a] = is_cut ? layout_cut(c->layout, a, dim) : replicated;
+    }
+    return dim->size % cuts_multiple(cuts, dim_cuts(&c->layout->mesh, types, dim, cuts)) == 0;
 }
 
 /* Adds up what the way costs: its conversions, the later conversion to what rule 1 wants, the work of a rank. A partial
@@ -183,24 +186,63 @@ static bool way_allows(const Choices *c, const Node *node, int axis, const Dim *
     AttentionWay way = c->layout->axes[axis].attention;
     if (way == ATTENTION_ANY || op_info(node)->lower != LOWER_ATTEND) return true;
     AttendParts parts = attend_parts(node);
-    if (shape_find(&parts.batch, letter) >= 0) return true;
-    return way == ATTENTION_GATHER ? letter == parts.seq : letter == parts.head || letter == parts.kv_head;
+    AxisType queries = node->in[0]->type[axis];
+    if (shape_find(&parts.batch, letter) >= 0) { /* where it is cut already, or in place of heads that do not divide */
+        bool is_cut = queries.kind == AXIS_SHARDED && queries.dim == letter;
+        Dim *heads = parts.kv_head ? parts.kv_head : parts.head;
+        return is_cut || (way == ATTENTION_ULYSSES && !(heads && divides(c, node->in[1]->type, axis, heads)));
+    }
+    return way == ATTENTION_ULYSSES ? letter == parts.head || letter == parts.kv_head : letter == parts.seq;
+}
+
+/* The dimension of an operand or result of attention that a ring cuts: queries', or keys'. */
+static Dim *ring_dim(const AttendParts *parts, const Shape *shape) {
+    Dim *key = cut_with(shape, parts->key);
+    return key ? key : cut_with(shape, parts->seq);
+}
+
+static bool names_dim(const Layout *layout, int axis, const Dim *dim) {
+    const AxisRules *rules = &layout->axes[axis];
+    for (int i = 0; dim && i < rules->names.n; i++)
+        if (dim_is_cut_by(dim, rules->names.at[i])) return true;
+    return false;
+}
+
+/* Queries stay, keys and values go round: attention over the keys that a rank holds at each turn (partition/ring.c).
+ * Forward they are handed on n - 1 times; backward once more, and what is added to their gradients n times. */
+static void try_ring(const Choices *c, const Node *node, int axis, Way *best) {
+    AttendParts parts = attend_parts(node);
+    if (c->layout->axes[axis].attention != ATTENTION_RING || !names_dim(c->layout, axis, parts.seq)) return;
+    Way way = {.ring = true};
+    double n = (double)c->layout->mesh.axes[axis].size, bytes = 0;
+    for (int i = 0; i < node->n_in; i++) {
+        Dim *dim = ring_dim(&parts, &node->in[i]->shape);
+        if (!dim || !divides(c, node->in[i]->type, axis, dim)) return;
+        way.in[i] = layout_cut(c->layout, axis, dim);
+        if (shape_find(&node->in[i]->shape, parts.key) >= 0) bytes += local_bytes(c, node->in[i], axis) / n;
+    }
+    way.out = layout_cut(c->layout, axis, cut_with(&node->shape, parts.seq));
+    weigh(c, node, axis, true, &way);
+    way.cost += bytes * (node->n_in == 3 ? n - 1 : 2 * n - 1);
+    *best = way;
 }
 
 static void try_letter(const Choices *c, const Node *node, int axis, const Letter *letter, Way *best) {
     Way way = {.out = replicated};
     if (letter->kind == LETTER_WHOLE || !way_allows(c, node, axis, letter->dim)) return;
+    /* what data chooses is found by where a block starts */
+    if (letter->kind == LETTER_INDEXED && layout_cut(c->layout, axis, letter->dim).layout != LAYOUT_BLOCK) return;
     bool wanted = false;
     for (int i = 0; i < node->n_in; i++) {
         Dim *dim = cut_with(&node->in[i]->shape, letter->dim);
-        way.in[i] = dim ? sharded(dim) : replicated;
+        way.in[i] = dim ? layout_cut(c->layout, axis, dim) : replicated;
         if (dim && !divides(c, node->in[i]->type, axis, dim)) return;
         if (dim && node->in[i]->type[axis].kind == AXIS_SHARDED && node->in[i]->type[axis].dim == dim) wanted = true;
     }
     Dim *out = cut_with(&node->shape, letter->dim);
     AxisType target = layout_type(c->layout, axis, &node->shape);
     if (out) {
-        way.out = sharded(out);
+        way.out = layout_cut(c->layout, axis, out);
         if (target.kind == AXIS_SHARDED && target.dim == out) wanted = true;
     } else {
         ReduceKind reduce = letter->kind == LETTER_MAX   ? REDUCE_MAX
@@ -246,10 +288,12 @@ static void choose_view(Choices *c, Node *node, int axis) {
     if (type_is_flat(type)) type = (AxisType){.kind = AXIS_REPLICATED};
     Dim *dim = type.kind == AXIS_SHARDED ? view_result_dim(node, type.dim) : NULL;
     if (dim && !divides(c, node->type, axis, dim)) dim = NULL; /* a leftmost factor may be smaller than the axis */
+    if (dim && layout_cut(c->layout, axis, dim).layout != type.layout) dim = NULL;
     AxisType need = type.kind == AXIS_SHARDED && !dim ? replicated : type;
     choice_of(c, node)->need[axis] = need;
     if (!axis_type_equal(node->in[0]->type[axis], need)) vec_push(c->arena, &c->made, (Made){node->in[0], axis, need});
-    node->type[axis] = need.kind == AXIS_SHARDED ? sharded(dim) : need;
+    node->type[axis] = need;
+    if (need.kind == AXIS_SHARDED) node->type[axis].dim = dim;
 }
 
 static void refuse_way(const Choices *c, const Node *node, int axis) {
@@ -260,7 +304,7 @@ static void refuse_way(const Choices *c, const Node *node, int axis) {
                          "attention cannot be cut this way over `%s` (%lld): it has %lld heads of keys and values",
                          mesh_axis->name, (long long)mesh_axis->size, (long long)(heads ? heads->size : 1));
     diag_note(d, node->span, "this attention");
-    diag_help(d, "`using gather` cuts the sequence for any number of heads");
+    diag_help(d, "`using gather` and `using ring` cut the sequence for any number of heads");
 }
 
 /* A sum over the stages of a pipeline: each of them has a scalar of its own, whole on all other axes. */
@@ -286,9 +330,11 @@ static void choose_axis(Choices *c, Node *node, const Iteration *space, int axis
     for (int i = 0; i < space->n; i++) try_letter(c, node, axis, &space->letters[i], &best);
     try_partial(c, node, axis, space, &best);
     try_flat(c, node, axis, space, &best);
+    if (op_info(node)->lower == LOWER_ATTEND) try_ring(c, node, axis, &best);
     if (c->layout->axes[axis].attention && op_info(node)->lower == LOWER_ATTEND && best.out.kind != AXIS_SHARDED)
         refuse_way(c, node, axis);
     NodeChoice *choice = choice_of(c, node);
+    choice->rings = (choice->rings & ~(1u << axis)) | (unsigned)best.ring << axis;
     for (int i = 0; i < node->n_in; i++) {
         choice->need[i * MAX_MESH + axis] = best.in[i];
         if (!axis_type_equal(node->in[i]->type[axis], best.in[i]))
@@ -298,7 +344,10 @@ static void choose_axis(Choices *c, Node *node, const Iteration *space, int axis
     for (int k = 0; k < node->n_outs; k++) {
         Dim *dim = best.out.kind == AXIS_SHARDED && best.out.dim ? cut_with(&node->outs[k].shape, best.out.dim) : NULL;
         /* One of several results that lacks the dimension is a sum over it: dk and dv where queries are cut. */
-        node->outs[k].type[axis] = dim ? sharded(dim) : best.out.kind == AXIS_SHARDED ? partial_sum : best.out;
+        if (best.ring && !dim) dim = cut_with(&node->outs[k].shape, attend_parts(node).key);
+        node->outs[k].type[axis] = dim                             ? layout_cut(c->layout, axis, dim)
+                                   : best.out.kind == AXIS_SHARDED ? partial_sum
+                                                                   : best.out;
     }
 }
 

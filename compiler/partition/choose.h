@@ -6,6 +6,7 @@
 
 typedef struct NodeChoice {
     AxisType *need; /* for input i on axis a: need[i * MAX_MESH + a] */
+    unsigned rings; /* of attention: the axes along which keys and values go round, a bit each */
 } NodeChoice;
 
 /* A conversion that some use has already asked for: free for the next one. */
@@ -42,6 +43,10 @@ Padding flat_padding(const Node *node, int axis);
 NodeChoice *choice_of(Choices *c, const Node *node);
 /* Constants, index ramps, random bits: they have no type, each use makes the part it needs. */
 bool node_is_source(const Node *node);
+/* Appends what an attention node with `rings` becomes to `out`, its inputs being converted; results[k] are its values.
+ */
+void ring_expand(Graph *graph, Region *region, const Mesh *mesh, const Node *node, unsigned rings, NodeList *out,
+                 Node **results);
 /* Sets the type of every node of the region (parameters are set by the caller) and the types that its uses need. */
 void choose_region(Choices *c, Region *region);
 

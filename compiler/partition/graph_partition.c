@@ -1,7 +1,7 @@
 /* Inserts every conversion that the choices of choose.c ask for: the only place where collectives come from.
  *
  * A conversion belongs to the use; equal conversions of one value in one region are shared. On several axes the parts
- * are joined from the innermost axis outwards and cut from the outermost inwards, as blocks of a dimension are nested.
+ * are joined from the innermost axis outwards and cut from the outermost inwards, as cuts of a dimension are nested.
  */
 #include "partition/choose.h"
 
@@ -15,6 +15,7 @@ typedef struct Inserter {
     Region *region;
     NodeList out; /* the region's new list */
     VEC(Converted) done;
+    Map expanded; /* tuple node -> Node **: its results, where other nodes make them */
 } Inserter;
 
 /* The source again, in the types that a use needs. Zeros that a partial sum starts from are partial themselves. */
@@ -107,7 +108,7 @@ static Node *flatten(Inserter *in, Node *value, int axis) {
     node->shape = flat_shape(&value->shape, dim);
     for (int a = 0; a < mesh->n; a++) {
         node->type[a] = value->type[a];
-        if (value->type[a].kind == AXIS_SHARDED) node->type[a].dim = dim;
+        if (value->type[a].kind == AXIS_SHARDED) node->type[a] = (AxisType){.kind = AXIS_SHARDED, .dim = dim};
     }
     set_attr(node, "flat", (AttrValue){.dims = {.dims = {dim}, .n = 1}});
     if (shape_is_stacked(&value->shape))
@@ -212,8 +213,8 @@ static bool same_cut(AxisType type, const Dim *dim) {
 /* Whether `type`'s dimension is cut again inside this axis: then the parts of the ranks along the axis do not lie side
  * by side, and the inner cut has to go first. */
 static bool cut_inside(const Mesh *mesh, const AxisType *types, int axis, AxisType type) {
-    for (int a = axis + 1; a < mesh->n && type.kind == AXIS_SHARDED; a++)
-        if (same_cut(types[a], type.dim)) return true;
+    for (int a = 0; a < mesh->n && type.kind == AXIS_SHARDED; a++)
+        if (a != axis && same_cut(types[a], type.dim) && cut_is_inside(types[a], a, type, axis)) return true;
     return false;
 }
 
@@ -223,22 +224,31 @@ static bool step_is_valid(const Mesh *mesh, const AxisType *types, int axis, Axi
 
 /* The steps of a conversion: one axis each, to a type. */
 typedef struct Steps {
-    int axis[3 * MAX_MESH];
-    AxisType to[3 * MAX_MESH];
+    int axis[6 * MAX_MESH];
+    AxisType to[6 * MAX_MESH];
     int n;
     AxisType types[MAX_MESH]; /* after them */
 } Steps;
 
 static void add_step(Steps *steps, int axis, AxisType to) {
     if (axis_type_equal(steps->types[axis], to)) return;
+    CHECK(steps->n < (int)(sizeof steps->axis / sizeof steps->axis[0]));
     steps->axis[steps->n] = axis;
     steps->to[steps->n++] = steps->types[axis] = to;
 }
 
-/* One step for each axis, from the outermost inwards or the other way. False where one would not be valid. */
-static bool steps_in_order(const Mesh *mesh, const AxisType *need, bool inwards, Steps *steps) {
+/* The axes from the outermost inwards, as they cut values of these types. */
+static void axes_inwards(const Mesh *mesh, const AxisType *types, int order[MAX_MESH]) {
+    int n = 0;
+    for (int place = 0; place < 2; place++)
+        for (int a = 0; a < mesh->n; a++)
+            if ((types[a].layout != LAYOUT_BALANCED) == (place == 1)) order[n++] = a;
+}
+
+/* One step for each axis, in an order. False where one would not be valid. */
+static bool steps_in_order(const Mesh *mesh, const AxisType *need, const int *order, int step, Steps *steps) {
     for (int i = 0; i < mesh->n; i++) {
-        int a = inwards ? i : mesh->n - 1 - i;
+        int a = order[i * step];
         if (type_is_flat(need[a]) || axis_type_equal(steps->types[a], need[a])) continue;
         if (!step_is_valid(mesh, steps->types, a, need[a])) return false;
         add_step(steps, a, need[a]);
@@ -246,34 +256,60 @@ static bool steps_in_order(const Mesh *mesh, const AxisType *need, bool inwards,
     return true;
 }
 
+static bool is_in_the_way(const Steps *steps, int axis, int other, AxisType to) {
+    AxisType type = steps->types[axis], cut = steps->types[other];
+    return axis != other &&
+           ((type.kind == AXIS_SHARDED && same_cut(cut, type.dim) && cut_is_inside(cut, other, type, axis)) ||
+            (to.kind == AXIS_SHARDED && same_cut(cut, to.dim) && cut_is_inside(cut, other, to, axis)));
+}
+
 /* Where no order will do (a dimension cut by two axes becomes another one on both), cuts that stand in the way are
- * joined, from the innermost outwards, and made anew. */
+ * joined, from the innermost outwards, and made anew: in the next round where their turn is over. */
 static void steps_by_joining(const Mesh *mesh, const AxisType *need, Steps *steps) {
-    for (int a = 0; a < mesh->n; a++) {
-        if (type_is_flat(need[a]) || axis_type_equal(steps->types[a], need[a])) continue;
-        for (int b = mesh->n - 1; b > a; b--)
-            if (same_cut(steps->types[b], steps->types[a].kind == AXIS_SHARDED ? steps->types[a].dim : NULL) ||
-                same_cut(steps->types[b], need[a].kind == AXIS_SHARDED ? need[a].dim : NULL))
-                add_step(steps, b, (AxisType){.kind = AXIS_REPLICATED});
-        add_step(steps, a, need[a]);
-    }
+    int inwards[MAX_MESH], of_need[MAX_MESH];
+    axes_inwards(mesh, steps->types, inwards);
+    axes_inwards(mesh, need, of_need);
+    for (int round = 0; round < 2; round++)
+        for (int i = 0; i < mesh->n; i++) {
+            int a = of_need[i];
+            if (type_is_flat(need[a]) || axis_type_equal(steps->types[a], need[a])) continue;
+            for (int k = mesh->n - 1; k >= 0; k--)
+                if (is_in_the_way(steps, a, inwards[k], need[a]))
+                    add_step(steps, inwards[k], (AxisType){.kind = AXIS_REPLICATED});
+            add_step(steps, a, need[a]);
+        }
 }
 
 static Steps steps_between(const Mesh *mesh, const AxisType *from, const AxisType *need) {
     Steps start = {.n = 0}, steps;
+    int inwards[MAX_MESH], of_need[MAX_MESH];
+    axes_inwards(mesh, from, inwards);
+    axes_inwards(mesh, need, of_need);
     memcpy(start.types, from, sizeof start.types);
-    for (int a = mesh->n - 1; a >= 0; a--) { /* what has to be whole */
+    for (int i = mesh->n - 1; i >= 0; i--) { /* what has to be whole */
+        int a = inwards[i];
         bool whole = need[a].kind == AXIS_REPLICATED ||
                      (type_is_flat(need[a]) && from[a].kind == AXIS_SHARDED && !type_is_flat(from[a]));
         if (whole && step_is_valid(mesh, start.types, a, (AxisType){.kind = AXIS_REPLICATED}))
             add_step(&start, a, (AxisType){.kind = AXIS_REPLICATED});
     }
     steps = start;
-    if (steps_in_order(mesh, need, true, &steps)) return steps;
+    if (steps_in_order(mesh, need, of_need, 1, &steps)) return steps;
     steps = start;
-    if (steps_in_order(mesh, need, false, &steps)) return steps;
+    if (steps_in_order(mesh, need, inwards + mesh->n - 1, -1, &steps)) return steps;
     steps_by_joining(mesh, need, &start);
     return start;
+}
+
+/* Whether a dimension that is cut becomes another one or whole: then a flat range of the parts is no range of the
+ * whole.
+ */
+static bool cuts_change(const Mesh *mesh, const AxisType *from, const AxisType *need) {
+    for (int a = 0; a < mesh->n; a++)
+        if (!axis_type_equal(from[a], need[a]) && !type_is_flat(from[a]) && !type_is_flat(need[a]) &&
+            (from[a].kind == AXIS_SHARDED || need[a].kind == AXIS_SHARDED))
+            return true;
+    return false;
 }
 
 /* Whether a use in `phase` may read the conversion that another use has made. Within an action they share it; a later
@@ -289,6 +325,8 @@ static bool may_share(const Inserter *in, const Node *value, const Node *result,
 /* The value in the types that a use needs. */
 static Node *convert(Inserter *in, Node *value, const AxisType *need, Phase phase) {
     const Mesh *mesh = &in->choices->layout->mesh;
+    Node **results = value->op == OP_RESULT ? map_get(&in->expanded, value->in[0]) : NULL;
+    if (results) value = results[node_attr(value, "index")->integer];
     if (types_equal(in, value->type, need)) return value;
     for (int i = 0; i < in->done.n; i++)
         if (in->done.at[i].value == value && types_equal(in, in->done.at[i].result->type, need) &&
@@ -301,7 +339,8 @@ static Node *convert(Inserter *in, Node *value, const AxisType *need, Phase phas
     } else {
         int first = in->out.n;
         for (int a = 0; a < mesh->n; a++)
-            if (type_is_flat(result->type[a]) && !type_is_flat(need[a])) result = convert_from_flat(in, result, a);
+            if (type_is_flat(result->type[a]) && (!type_is_flat(need[a]) || cuts_change(mesh, value->type, need)))
+                result = convert_from_flat(in, result, a);
         Steps steps = steps_between(mesh, result->type, need);
         for (int i = 0; i < steps.n; i++) result = convert_axis(in, result, steps.axis[i], steps.to[i]);
         for (int a = 0; a < mesh->n; a++)
@@ -327,6 +366,14 @@ static void insert_region(Choices *choices, Graph *graph, Region *region) {
                     node->in[k] = convert(&in, node->in[k], &need[k * MAX_MESH], node_phase(node));
         }
         if (node->op == OP_REPEAT) insert_region(choices, graph, node->region);
+        if (node->op == OP_RESULT && map_get(&in.expanded, node->in[0])) continue;
+        unsigned rings = node->n_outs && node->op != OP_REPEAT ? choice_of(choices, node)->rings : 0;
+        if (rings) {
+            Node **results = NEW_N(graph->arena, Node *, node->n_outs);
+            ring_expand(graph, region, &choices->layout->mesh, node, rings, &in.out, results);
+            map_put(graph->arena, &in.expanded, node, results);
+            continue;
+        }
         vec_push(graph->arena, &in.out, node);
     }
     for (int i = region->n_carries; region->owner && i < region->results.n; i++) {

@@ -10,11 +10,20 @@ static Dim *carrier(const Shape *shape, Dim *dim) {
     return NULL;
 }
 
+AxisType layout_cut(const Layout *layout, int axis, Dim *dim) {
+    AxisType type = {.kind = AXIS_SHARDED, .layout = LAYOUT_BLOCK, .dim = dim};
+    const AxisRules *rules = &layout->axes[axis];
+    for (int i = 0; i < rules->balanced.n; i++)
+        for (const Dim *d = dim; d; d = d->like)
+            if (dim_is_cut_by(d, rules->balanced.at[i])) type.layout = LAYOUT_BALANCED;
+    return type;
+}
+
 AxisType layout_type(const Layout *layout, int axis, const Shape *shape) {
     const AxisRules *rules = &layout->axes[axis];
     for (int i = 0; i < rules->names.n; i++) {
         Dim *dim = carrier(shape, rules->names.at[i]);
-        if (dim) return (AxisType){.kind = AXIS_SHARDED, .layout = LAYOUT_BLOCK, .dim = dim};
+        if (dim) return layout_cut(layout, axis, dim);
     }
     return (AxisType){.kind = AXIS_REPLICATED};
 }

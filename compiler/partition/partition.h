@@ -12,11 +12,12 @@
 typedef enum StoredParts { STORED_WHOLE, STORED_OPTIMIZER, STORED_GRADIENTS, STORED_WEIGHTS } StoredParts;
 
 /* How an axis that cuts the sequence runs attention: as is cheapest; keys and values gathered; heads cut instead of the
- * sequence, by two exchanges (DeepSpeed Ulysses). */
-typedef enum AttentionWay { ATTENTION_ANY, ATTENTION_GATHER, ATTENTION_ULYSSES } AttentionWay;
+ * sequence, by two exchanges (DeepSpeed Ulysses); keys and values handed from rank to rank in turns. */
+typedef enum AttentionWay { ATTENTION_ANY, ATTENTION_GATHER, ATTENTION_ULYSSES, ATTENTION_RING } AttentionWay;
 
 typedef struct AxisRules {
-    VEC(Dim *) names; /* dimensions of the graph */
+    VEC(Dim *) names;    /* dimensions of the graph */
+    VEC(Dim *) balanced; /* those of them, and of what other graphs cut, that lie in the balanced layout */
     StoredParts stored;
     AttentionWay attention; /* `seq on AXIS using ...` */
     Span attention_span;
@@ -28,6 +29,8 @@ typedef struct Layout {
     Map *flat_dims; /* rule 3's flat ranges by name, shared by the graphs of a step */
 } Layout;
 
+/* A value cut along `dim` on this axis, in the layout that the plan gives to it. */
+AxisType layout_cut(const Layout *layout, int axis, Dim *dim);
 /* The type that rule 1 gives to a tensor of this shape on one axis. */
 AxisType layout_type(const Layout *layout, int axis, const Shape *shape);
 

@@ -6,6 +6,14 @@
 
 #include "model/resolve.h"
 
+static AttentionWay attention_way(const char *word) {
+    static const char *const words[] = {
+        [ATTENTION_GATHER] = "gather", [ATTENTION_ULYSSES] = "ulysses", [ATTENTION_RING] = "ring"};
+    for (int way = ATTENTION_GATHER; way <= ATTENTION_RING; way++)
+        if (strcmp(words[way], word) == 0) return (AttentionWay)way;
+    return ATTENTION_ANY;
+}
+
 Layout plan_layout(const Plan *plan, const Graph *graph, Map *flat_dims) {
     Layout layout = {.mesh = plan->mesh, .flat_dims = flat_dims};
     for (int i = 0; i < plan->rules.n; i++) {
@@ -17,13 +25,26 @@ Layout plan_layout(const Plan *plan, const Graph *graph, Map *flat_dims) {
             layout.axes[rule->axis].stored = stored[rule->storage];
         if (!rule->what) continue;
         if (rule->using_name && !using_is_schedule(rule->using_name)) { /* plan_unbuilt has refused every other word */
-            bool ulysses = strcmp(rule->using_name, "ulysses") == 0;
-            layout.axes[rule->axis].attention = ulysses ? ATTENTION_ULYSSES : ATTENTION_GATHER;
+            layout.axes[rule->axis].attention = attention_way(rule->using_name);
             layout.axes[rule->axis].attention_span = rule->span;
         }
         Dim *dim =
             rule->how == STORE_REPEATED ? NULL : graph_find_dim(graph, rule->what); /* it is cut through its product */
-        if (dim) vec_push(graph->arena, &layout.axes[rule->axis].names, dim);
+        if (!dim) continue;
+        vec_push(graph->arena, &layout.axes[rule->axis].names, dim);
+        if (rule->using_name && attention_way(rule->using_name) == ATTENTION_RING) /* causal work is equal */
+            vec_push(graph->arena, &layout.axes[rule->axis].balanced, dim);
+    }
+    return layout;
+}
+
+/* Sampling runs on one rank, with whole weights: the rules only say in which layout they are stored. */
+Layout plan_sampling_layout(const Plan *plan, const Graph *graph, Map *flat_dims) {
+    Layout layout = plan_layout(plan, graph, flat_dims);
+    for (int a = 0; a < layout.mesh.n; a++) {
+        layout.axes[a].names.n = 0;
+        layout.axes[a].stored = STORED_WHOLE;
+        layout.axes[a].attention = ATTENTION_ANY;
     }
     return layout;
 }
@@ -57,8 +78,7 @@ static void partition_once(const Pass *pass, Step *step) {
     Graph *graphs[] = {step->update, step->begin, step->init, step->count, step->total, step->eval};
     for (size_t i = 0; i < sizeof graphs / sizeof *graphs; i++) partition(pass, graphs[i]);
     if (!step->decode) return;
-    Layout one = {.mesh = pass->plan->mesh,
-                  .flat_dims = pass->flat_dims}; /* sampling runs on one rank, with whole weights */
+    Layout one = plan_sampling_layout(pass->plan, step->decode, pass->flat_dims);
     graph_partition(step->decode, &one);
     verify(pass, step->decode, "after partitioning");
 }

@@ -7,6 +7,7 @@
 
 /* The names of each axis's list, as dimensions of this graph. */
 Layout plan_layout(const Plan *plan, const Graph *graph, Map *flat_dims);
+Layout plan_sampling_layout(const Plan *plan, const Graph *graph, Map *flat_dims);
 /* `n` steps: the whole one, or one for each stage. Checks every graph with the verifier when `verifies`. */
 void steps_partition(Step *const *steps, int n, const Plan *plan, bool verifies);
 

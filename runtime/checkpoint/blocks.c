@@ -20,49 +20,73 @@ static int64_t held(const PrtTensor *tensor, int d) {
     return d == 0 && tensor->part_count ? tensor->part_count : tensor->shape[d];
 }
 
+typedef struct Block {
+    const PrtProgram *program;
+    const PrtTensor *tensor;
+    const int *coords;
+    int64_t part[PRT_MAX_DIMS], stride[PRT_MAX_DIMS]; /* held by the rank; of the whole, as it is saved */
+    bool in_pieces[PRT_MAX_DIMS];                     /* not one block of the whole */
+    PrtRun1 *each;
+    void *context;
+} Block;
+
+/* The global index of the rank's i-th one along a dimension: each axis takes its part of what the ones outside leave.
+ */
+static int64_t index_in_whole(const Block *b, int d, int64_t i) {
+    int64_t extent = b->part[d];
+    for (int k = 2 * b->program->n_axes - 1; k >= 0; k--) { /* inside are blocks, around them what is balanced */
+        int a = k % b->program->n_axes;
+        if (b->tensor->axes[a] != d || b->tensor->balanced[a] != (k < b->program->n_axes)) continue;
+        int64_t n = b->program->mesh[a].size, c = b->coords[a], half = extent / 2;
+        i += !b->tensor->balanced[a] ? c * extent : i < half ? c * half : (2 * n - 2 - c) * half;
+        extent *= n;
+    }
+    return i + (d == 0 ? b->tensor->part_first : 0);
+}
+
+/* Of a dimension whose inner ones are whole: each run of neighbours, without padding. */
+static bool runs_along(const Block *b, int d, int64_t inner, int64_t local, int64_t global) {
+    for (int64_t i = 0, n; i < b->part[d]; i += n) {
+        int64_t first = index_in_whole(b, d, i);
+        n = b->in_pieces[d] ? 1 : b->part[d];
+        while (i + n < b->part[d] && index_in_whole(b, d, i + n) == first + n) n++;
+        int64_t length = inner * inside(prt_saved_extent(b->tensor, d) - first, n);
+        if (length > 0 && !b->each(b->context, local + i * inner, global + first * b->stride[d], length)) return false;
+    }
+    return true;
+}
+
 /* Runs of the block that the axes leave, local indices in row-major order. */
 static bool block_runs(const PrtProgram *program, const PrtTensor *tensor, const int *coords, PrtRun1 *each,
                        void *context) {
-    int64_t start[PRT_MAX_DIMS], part[PRT_MAX_DIMS], stride[PRT_MAX_DIMS], blocks[PRT_MAX_DIMS], block[PRT_MAX_DIMS];
-    int n = tensor->n_dims;
-    for (int d = 0; d < n; d++) {
-        blocks[d] = 1;
-        block[d] = 0;
-    }
-    for (int a = 0; a < program->n_axes; a++) { /* outermost first */
-        int d = tensor->axes[a];
-        if (d < 0) continue;
-        block[d] = block[d] * program->mesh[a].size + coords[a];
-        blocks[d] *= program->mesh[a].size;
-    }
-    int64_t step = 1, run = 1;
-    for (int d = n - 1; d >= 0; d--) {
-        stride[d] = step;
-        step *= prt_saved_extent(tensor, d);
-        part[d] = held(tensor, d) / blocks[d];
-        start[d] = block[d] * part[d] + (d == 0 ? tensor->part_first : 0);
-        if (part[d] == 0) return true;
-    }
-    int split = n;      /* dimensions from here on form one run */
-    int64_t length = 1; /* of it, what is not padding */
-    while (split > 0) {
-        split--;
-        int64_t saved = prt_saved_extent(tensor, split);
-        length = run * inside(saved - start[split], part[split]);
-        run *= part[split];
-        if (part[split] != saved) break;
-    }
+    Block b = {.program = program, .tensor = tensor, .coords = coords, .each = each, .context = context};
+    int n = tensor->n_dims, split = n - 1; /* dimensions behind it are whole */
     if (n == 0) return each(context, 0, 0, 1);
+    int64_t step = 1, inner = 1;
+    for (int d = n - 1; d >= 0; d--) {
+        b.stride[d] = step;
+        step *= prt_saved_extent(tensor, d);
+        b.part[d] = held(tensor, d);
+        for (int a = 0; a < program->n_axes; a++)
+            if (tensor->axes[a] == d) {
+                b.part[d] /= program->mesh[a].size;
+                b.in_pieces[d] = b.in_pieces[d] || tensor->balanced[a];
+            }
+        if (b.part[d] == 0) return true;
+    }
+    for (; split > 0 && b.part[split] == prt_saved_extent(tensor, split); split--) inner *= b.part[split];
     int64_t at[PRT_MAX_DIMS] = {0}, local = 0;
-    for (;;) {
-        int64_t global = start[split] * stride[split];
-        for (int d = 0; d < split; d++) global += (start[d] + at[d]) * stride[d];
-        bool there = length > 0;
-        for (int d = 0; d < split; d++) there = there && start[d] + at[d] < prt_saved_extent(tensor, d);
-        if (there && !each(context, local, global, length)) return false;
-        local += run;
+    for (;; local += inner * b.part[split]) {
+        int64_t global = 0;
+        bool there = true;
+        for (int d = 0; d < split; d++) {
+            int64_t index = index_in_whole(&b, d, at[d]);
+            global += index * b.stride[d];
+            there = there && index < prt_saved_extent(tensor, d);
+        }
+        if (there && !runs_along(&b, split, inner, local, global)) return false;
         int d = split - 1;
-        while (d >= 0 && ++at[d] == part[d]) at[d--] = 0;
+        while (d >= 0 && ++at[d] == b.part[d]) at[d--] = 0;
         if (d < 0) return true;
     }
 }

@@ -1,4 +1,4 @@
-/* prt_collective: all-reduce, all-gather, reduce-scatter and all-to-all over shared memory.
+/* prt_collective: all-reduce, all-gather, reduce-scatter, all-to-all and a ring's step over shared memory.
  *
  * Every rank shows its addresses in its slot, meets the others, moves or sums its share straight from and to their
  * arenas, and meets them again. What is small goes by value through the slots: one meeting, after which each rank takes
@@ -18,7 +18,7 @@
 #define CLONES
 #endif
 
-static const char *const kind_name[] = {"all_reduce", "all_gather", "reduce_scatter", "all_to_all"};
+static const char *const kind_name[] = {"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "pass"};
 
 /* to = a + b, element by element; `to` may be `a`. */
 CLONES static void combine_f32(float *to, const float *a, const float *b, int64_t n, int reduce) {
@@ -94,7 +94,7 @@ static void check_same(const Meeting *m) {
         const PrtCollective *a = m->what, *b = what_of(m, j);
         if (a == b || !b) continue;
         if (a->kind == b->kind && a->elements == b->elements && a->outer == b->outer && a->inner == b->inner &&
-            a->dtype == b->dtype && a->reduce == b->reduce) {
+            a->dtype == b->dtype && a->reduce == b->reduce && a->balanced == b->balanced) {
             continue;
         }
         prt_fail(
@@ -152,27 +152,50 @@ static void all_reduce(const Meeting *m) {
         all_reduce_rows(pointers, 0, chunks);
 }
 
+/* The whole of each outer index is `n` pieces, of which rank j holds this one as its k-th. */
+typedef struct Pieces {
+    int held;      /* by a rank: 1, or 2 where the layout is balanced */
+    int64_t inner; /* elements of one */
+} Pieces;
+
+static Pieces pieces_of(const PrtCollective *c) {
+    return c->balanced ? (Pieces){2, c->inner / 2} : (Pieces){1, c->inner};
+}
+
+static int64_t piece_at(const Meeting *m, Pieces p, int64_t outer, int j, int k) {
+    int64_t n = (int64_t)m->group.size * p.held;
+    return (outer * n + (k ? n - 1 - j : j)) * p.inner;
+}
+
 static void reduce_scatter(const Meeting *m) {
     const PrtCollective *c = m->what;
+    const Pieces p = pieces_of(c);
     void *out = output_of(m, m->group.me);
-    for (int64_t o = 0; o < c->outer; o++) {
-        int64_t from = (o * m->group.size + m->group.me) * c->inner;
-        for (int64_t i = 0; i < c->inner; i += CHUNK) {
-            int64_t n = c->inner - i < CHUNK ? c->inner - i : CHUNK;
-            reduce_chunk(m, from + i, n, at_output(c, out, o * c->inner + i));
+    for (int64_t o = 0; o < c->outer * p.held; o++) {
+        int64_t from = piece_at(m, p, o / p.held, m->group.me, (int)(o % p.held));
+        for (int64_t i = 0; i < p.inner; i += CHUNK) {
+            int64_t n = p.inner - i < CHUNK ? p.inner - i : CHUNK;
+            reduce_chunk(m, from + i, n, at_output(c, out, o * p.inner + i));
         }
     }
 }
 
 static void all_gather(const Meeting *m) {
     const PrtCollective *c = m->what;
+    const Pieces p = pieces_of(c);
     void *out = output_of(m, m->group.me);
-    for (int64_t o = 0; o < c->outer; o++) {
+    for (int64_t o = 0; o < c->outer * p.held; o++) {
         for (int j = 0; j < m->group.size; j++) {
-            memcpy(at_output(c, out, (o * m->group.size + j) * c->inner), at(c, input_of(m, j), o * c->inner),
-                   (size_t)bytes_of(c, c->inner));
+            memcpy(at_output(c, out, piece_at(m, p, o / p.held, j, (int)(o % p.held))),
+                   at(c, input_of(m, j), o * p.inner), (size_t)bytes_of(c, p.inner));
         }
     }
+}
+
+/* From the rank before, straight out of its arena. */
+static void pass(const Meeting *m) {
+    int before = (m->group.me + m->group.size - 1) % m->group.size;
+    memcpy(output_of(m, m->group.me), input_of(m, before), (size_t)bytes_of(m->what, m->what->elements));
 }
 
 static void all_to_all(const Meeting *m) {
@@ -188,7 +211,8 @@ static void all_to_all(const Meeting *m) {
 
 /* Elements of a rank's input. */
 static int64_t input_elements(const PrtCollective *c, int size) {
-    return c->kind == PRT_ALL_REDUCE ? c->elements : c->outer * c->inner * (c->kind == PRT_ALL_GATHER ? 1 : size);
+    bool part = c->kind == PRT_ALL_GATHER || c->kind == PRT_PASS;
+    return c->kind == PRT_ALL_REDUCE ? c->elements : c->outer * c->inner * (part ? 1 : size);
 }
 
 /* A sum that every rank makes for itself is work for each, and saves one meeting. */
@@ -209,7 +233,7 @@ static void check_address(PrtRank *rank, const PrtCollective *c, const void *p) 
     }
 }
 
-static void (*const moves[])(const Meeting *) = {all_reduce, all_gather, reduce_scatter, all_to_all};
+static void (*const moves[])(const Meeting *) = {all_reduce, all_gather, reduce_scatter, all_to_all, pass};
 
 void prt_flight_move(PrtRank *rank, const PrtGroup *group, PrtPosts *posts, unsigned number) {
     Meeting m = {.rank = rank, .group = *group, .posts = posts, .number = number};
@@ -221,7 +245,7 @@ void prt_flight_move(PrtRank *rank, const PrtGroup *group, PrtPosts *posts, unsi
 }
 
 static PrtGroup axis_group(PrtRank *rank, const PrtCollective *c) {
-    if (c->kind < 0 || c->kind > PRT_ALL_TO_ALL || c->axis < 0 || c->axis >= rank->n_axes)
+    if (c->kind < 0 || c->kind > PRT_PASS || c->axis < 0 || c->axis >= rank->n_axes)
         prt_fail(rank, "unknown collective (kind %d, axis %d)", c->kind, c->axis);
     return prt_group(rank, c->axis);
 }

@@ -8,6 +8,8 @@
  *   reduce_scatter  in [outer][n][inner]    out [outer][inner]:    block `me` of the sum
  *   all_to_all      in [outer][n][inner]    out [outer][n][inner]: block j is block `me` of rank j's in
  *   all_reduce      in [elements]           out [elements]         (out may equal in)
+ *   pass            in [elements]           out [elements]:        the in of the rank before, in a ring
+ * `balanced`: the n blocks of a whole are 2n pieces, block j the pieces j and 2n-1-j, one after the other.
  * A PrtCollective is a constant: others read it while its rank has gone on.
  * Sums are taken in the order of the ranks, by one rank for all, so that every rank reads the same bits. */
 #ifndef PRT_COMM_H

@@ -326,6 +326,19 @@ static PrtScalar *read_scalars(Reader *r, const PrtJson *root, const char *name,
     return scalars;
 }
 
+/* `balanced`: the axes that leave two pieces of their dimension to a rank. */
+static void read_balanced(Reader *r, const PrtJson *item, PrtTensor *tensor, const int64_t *part) {
+    const PrtJson *axes = list(r, item, "balanced", false), *axis;
+    PRT_JSON_EACH(axis, axes) {
+        int a = (int)whole(r, axis, "balanced", 0, r->program->n_axes - 1);
+        if (r->failed) return;
+        int d = tensor->axes[a];
+        tensor->balanced[a] = true;
+        if (d < 0 || (part[d] % 2 && r->program->mesh[a].size > 1))
+            complain(r, "`%sbalanced` of `%s` names axis %d, which leaves no two equal pieces", r->at, tensor->name, a);
+    }
+}
+
 /* `flat`: what the other axes leave is one range of elements for each layer, cut in equal parts along one axis. */
 static void read_flat(Reader *r, const PrtJson *item, PrtTensor *tensor, int64_t elements) {
     const PrtJson *flat = field(item, "flat");
@@ -388,6 +401,7 @@ static void read_tensor(Reader *r, const PrtJson *item, const PrtRole *role, Prt
         }
         n++;
     }
+    read_balanced(r, item, tensor, part);
     tensor->offset = number(r, item, "offset", 0, ROOM);
     tensor->bytes = number(r, item, "bytes", 0, ROOM);
     int64_t elements = 1;

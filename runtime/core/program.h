@@ -66,6 +66,7 @@ typedef struct PrtTensor {
     int64_t shape[PRT_MAX_DIMS];    /* global */
     int64_t padding[PRT_MAX_DIMS];  /* of `shape`: what stands behind the end, zero and in no checkpoint */
     int axes[PRT_MAX_AXES];         /* for each mesh axis the dimension that it cuts, or -1 */
+    bool balanced[PRT_MAX_AXES];    /* of those that cut: two pieces a rank, one from either end */
     int flat_axis;                  /* the axis that holds equal parts of the block's elements, or -1 */
     int64_t flat_blocks, flat_part; /* layers of a stack, each cut apart; elements of a part, the last ones padded */
     int64_t part_first, part_count; /* of the first dimension: what the role holds; part_count 0: all */

@@ -122,7 +122,7 @@ static void add_to_keys(const AttendJob *job, const Buffers *b, const float *x, 
     int64_t ld = padded_width(job);
     attend_pack_a(PRT_ELEMENT_F32, x, 1, k.n, job->block_k, q.n, b->keys_a);
     for (int64_t i = 0; i < k.n; i += inner->tile_m) {
-        int64_t from = job->shape->causal ? prt_max(0, k.first + i - job->offset - q.first) : 0;
+        int64_t from = prt_max(0, attend_first(job, k.first + i) - q.first);
         if (from >= q.n) break;
         const float *panel = b->keys_a + i / inner->tile_m * inner->panel_m * q.n + from * inner->panel_m;
         for (int64_t j = 0; j < job->shape->width; j += inner->tile_n)

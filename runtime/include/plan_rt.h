@@ -75,6 +75,9 @@ typedef struct PrtProduct {
     uint8_t a, b, c, reserved; /* element types: 0 f32, 2 bf16, 3 f16; C is f32 where it is added to */
     PrtKernel *epilogue;       /* or NULL */
 } PrtProduct;
+typedef struct PrtPositionCut {
+    int32_t axis, parts, balanced, turn;
+} PrtPositionCut;
 typedef struct PrtAttend {
     int64_t batch, seq, key, kv_head, group, width;
     int64_t q_batch, q_seq, q_head, k_batch, k_key, k_head, v_batch, v_key, v_head, o_batch, o_seq, o_head, l_batch,
@@ -83,6 +86,8 @@ typedef struct PrtAttend {
     int32_t causal;
     int32_t element; /* type of q, k, v, out, d_out; lse and the gradients are f32 */
     int32_t reserved;
+    int32_t n_q_cuts, n_k_cuts;
+    PrtPositionCut q_cuts[8], k_cuts[8];
 } PrtAttend;
 typedef struct PrtScatter {
     int64_t n_rows, n_out, width, row_stride, out_stride;
@@ -100,8 +105,15 @@ typedef struct PrtCollective {
     int32_t dtype;  /* 0 f32, 2 bf16, 3 f16, 4 i32 */
     int64_t elements, outer, inner;
     const char *where; /* "train.plan:41 all_reduce of grad.token_table over data" */
+    int64_t balanced;  /* the whole is 2n pieces: rank j's block is the pieces j and 2n-1-j, one after the other */
 } PrtCollective;
-typedef enum PrtCollectiveKind { PRT_ALL_REDUCE, PRT_ALL_GATHER, PRT_REDUCE_SCATTER, PRT_ALL_TO_ALL } PrtCollectiveKind;
+typedef enum PrtCollectiveKind {
+    PRT_ALL_REDUCE,
+    PRT_ALL_GATHER,
+    PRT_REDUCE_SCATTER,
+    PRT_ALL_TO_ALL,
+    PRT_PASS
+} PrtCollectiveKind;
 
 /* Between ranks that differ on one mesh axis alone: a post, the taking of it, or the wait until it is taken. */
 typedef enum PrtHandoverKind { PRT_SEND, PRT_RECEIVE, PRT_WAIT } PrtHandoverKind;

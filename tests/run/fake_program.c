@@ -106,14 +106,14 @@ const char plan_program[] =
 /* clang-format on */
 
 static const PrtCollective reduce_gradient = {
-    PRT_ALL_REDUCE, 0, 0, 0, VOCAB *VOCAB, 1, VOCAB *VOCAB, "fake.plan:9 all_reduce of grad.table over data"};
+    PRT_ALL_REDUCE, 0, 0, 0, VOCAB *VOCAB, 1, VOCAB *VOCAB, "fake.plan:9 all_reduce of grad.table over data", 0};
 #ifdef FAKE_BIG
-static const PrtCollective reduce_big = {PRT_ALL_REDUCE, 0, 0, 0, 1 << 24, 1, 1 << 24, "fake.plan:10 all_reduce of big"};
+static const PrtCollective reduce_big = {PRT_ALL_REDUCE, 0, 0, 0, 1 << 24, 1, 1 << 24, "fake.plan:10 all_reduce of big", 0};
 #endif
-static const PrtCollective reduce_loss = {PRT_ALL_REDUCE, 0, 0, 0, 1, 1, 1, "fake.plan:8 all_reduce of loss over data"};
-static const PrtCollective reduce_eval = {PRT_ALL_REDUCE, 0, 0, 0, 2, 1, 2, "fake.plan:8 all_reduce of eval over data"};
+static const PrtCollective reduce_loss = {PRT_ALL_REDUCE, 0, 0, 0, 1, 1, 1, "fake.plan:8 all_reduce of loss over data", 0};
+static const PrtCollective reduce_eval = {PRT_ALL_REDUCE, 0, 0, 0, 2, 1, 2, "fake.plan:8 all_reduce of eval over data", 0};
 static const PrtCollective gather_cut = {
-    PRT_ALL_GATHER, 0, 0, 0, CUT_ROWS *CUT_COLUMNS, CUT_ROWS, CUT_PART, "fake.plan:5 all_gather of cut over data"};
+    PRT_ALL_GATHER, 0, 0, 0, CUT_ROWS *CUT_COLUMNS, CUT_ROWS, CUT_PART, "fake.plan:5 all_gather of cut over data", 0};
 
 static bool now(const char *name, const Arena *a) {
     int rank, step;

@@ -66,6 +66,22 @@ class Resume(t.Case):
             self.assertEqual([m["step"] for m in self.metrics(name)], list(range(1, 13)))
             self.assert_close([m["loss"] for m in self.metrics(name)], [m["loss"] for m in whole], 1e-5, "loss, resumed " + name)
 
+    def test_resume_with_the_sequence_cut(self):
+        """A weight for each position, saved in two pieces a rank, and read in one or in others."""
+        source = os.path.join(t.ROOT, "tests", "ranks", "context.plan")
+        programs = {plan: self.build(source, plan, "--plan", plan) for plan in ("single", "ring", "ring3")}
+        options = ("--set", "save.every=3", "--set", "eval.every=3", "--log-every", "1000000")
+        whole = self.train(programs["single"], "whole", "--steps", "6", *options)
+        for first, second in (("single", "ring"), ("ring", "ring3"), ("ring3", "single")):
+            name = f"{first}_{second}"
+            self.train(programs[first], name, "--steps", "3", *options)
+            self.train(programs[second], name, "--steps", "6", "--resume", *options)
+            self.assertEqual([m["step"] for m in self.metrics(name)], list(range(1, 7)))
+            for what in ("loss", "val_loss"):
+                got, expected = ([m[what] for m in metrics if m.get(what) is not None] for metrics in (self.metrics(name), whole))
+                self.assert_close(got, expected, 1e-5, f"{what}, resumed {name}")
+            self.assertEqual(len(got), 2)
+
 
 if __name__ == "__main__":
     t.main()

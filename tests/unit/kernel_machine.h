@@ -111,25 +111,51 @@ static inline double km_q(const KmHead *h, int64_t i) { return km_get(h->p[0], h
 static inline double km_k(const KmHead *h, int64_t i) { return km_get(h->p[1], h->element, h->k + i); }
 static inline double km_v(const KmHead *h, int64_t i) { return km_get(h->p[2], h->element, h->v + i); }
 
-static inline double km_score(const Attend *a, const KmHead *h, int64_t i, int64_t j, int64_t start) {
-    if (a->causal && j > i + start) return -INFINITY;
+/* Logical positions of what a rank holds: queries, keys. */
+typedef struct KmPositions {
+    int64_t *q, *k;
+} KmPositions;
+
+/* All positions, cut axis by axis as a list is. */
+static inline int64_t *km_positions(const KernelMachine *k, int64_t rank, const PositionCut *cuts, int n_cuts, int64_t n, int64_t start) {
+    int64_t size = n;
+    for (int i = 0; i < n_cuts; i++) size *= cuts[i].parts;
+    int64_t *at = malloc(sizeof *at * (size_t)(size + 1)), *part = malloc(sizeof *at * (size_t)(size + 1));
+    for (int64_t i = 0; i < size; i++) at[i] = i + start;
+    for (int i = 0; i < n_cuts; i++) {
+        const PositionCut *c = &cuts[i];
+        int64_t me = (mesh_coordinate(k->mesh, rank, c->axis) + c->parts - c->turn) % c->parts, blocks = c->parts * (c->balanced ? 2 : 1), unit = size / blocks;
+        int64_t kept = 0;
+        for (int64_t block = 0; block < blocks; block++)
+            for (int64_t j = 0; j < unit && (block == me || (c->balanced && block == blocks - 1 - me)); j++) part[kept++] = at[block * unit + j];
+        memcpy(at, part, sizeof *at * (size_t)kept);
+        size = kept;
+    }
+    free(part);
+    return at;
+}
+
+static inline double km_score(const Attend *a, const KmHead *h, int64_t i, int64_t j, const KmPositions *at) {
+    if (a->causal && at->k[j] > at->q[i]) return -INFINITY;
     double s = 0;
     for (int64_t d = 0; d < a->width; d++) s += km_q(h, i * a->q_seq + d) * km_k(h, j * a->k_key + d);
     return s * a->scale;
 }
 
-static inline void km_attend(const Attend *a, void *const *p, int64_t start) {
+static inline void km_attend(const Attend *a, void *const *p, const KmPositions *at) {
     for (int64_t b = 0; b < a->batch; b++)
         for (int64_t h = 0; h < a->kv_head * a->group; h++) {
             KmHead head = km_head(a, p, b, h);
             for (int64_t i = 0; i < a->seq; i++) {
                 double most = -INFINITY, sum = 0;
-                for (int64_t j = 0; j < a->key; j++) most = fmax(most, km_score(a, &head, i, j, start));
-                for (int64_t j = 0; j < a->key; j++) sum += exp(km_score(a, &head, i, j, start) - most);
+                for (int64_t j = 0; j < a->key; j++) most = fmax(most, km_score(a, &head, i, j, at));
+                if (most == -INFINITY) most = 0; /* no keys: 0 and minus infinity */
+                for (int64_t j = 0; j < a->key; j++) sum += exp(km_score(a, &head, i, j, at) - most);
                 ((float *)p[4])[head.l + i * a->l_seq] = (float)(most + log(sum));
                 for (int64_t d = 0; d < a->width; d++) {
                     double out = 0;
-                    for (int64_t j = 0; j < a->key; j++) out += exp(km_score(a, &head, i, j, start) - most) / sum * km_v(&head, j * a->v_key + d);
+                    for (int64_t j = 0; j < a->key; j++)
+                        out += sum == 0 ? 0 : exp(km_score(a, &head, i, j, at) - most) / sum * km_v(&head, j * a->v_key + d);
                     km_put(p[3], a->element, head.o + i * a->o_seq + d, out);
                 }
             }
@@ -137,7 +163,7 @@ static inline void km_attend(const Attend *a, void *const *p, int64_t start) {
 }
 
 /* q k v out lse d_out dq dk dv: the gradients are f32 */
-static inline void km_attend_grad(const Attend *a, void *const *p, int64_t start) {
+static inline void km_attend_grad(const Attend *a, void *const *p, const KmPositions *at) {
     for (int64_t b = 0; b < a->batch; b++)
         for (int64_t h = 0; h < a->kv_head * a->group; h++) {
             KmHead head = km_head(a, p, b, h);
@@ -152,7 +178,7 @@ static inline void km_attend_grad(const Attend *a, void *const *p, int64_t start
                     delta += km_get(p[3], a->element, head.o + i * a->o_seq + d) * g[d], dq[i * a->q_seq + d] = 0;
                 }
                 for (int64_t j = 0; j < a->key; j++) {
-                    double prob = exp(km_score(a, &head, i, j, start) - lse), dp = 0;
+                    double prob = exp(km_score(a, &head, i, j, at) - lse), dp = 0;
                     for (int64_t d = 0; d < a->width; d++) dp += g[d] * km_v(&head, j * a->v_key + d);
                     double ds = prob * (dp - delta) * a->scale;
                     for (int64_t d = 0; d < a->width; d++) {
@@ -207,21 +233,31 @@ static inline double km_join(ReduceKind reduce, double x, double y) { return red
 
 static inline int km_element(const Collective *c) { return c->dtype == DT_BF16 || c->dtype == DT_F16 ? (int)c->dtype : ELEMENT_F32; }
 
-/* What rank r gets of a collective: words of 4 bytes are moved as they are, sums are of floats. */
+/* Where element i of rank j's block stands in the whole: blocks are two pieces each where the layout is balanced. */
+static inline int64_t km_place(const Collective *c, int64_t n, int64_t o, int64_t j, int64_t i) {
+    int64_t unit = c->balanced ? c->inner / 2 : c->inner, pieces = c->balanced ? 2 * n : n;
+    return (o * pieces + (i < unit ? j : pieces - 1 - j)) * unit + i % unit;
+}
+
+/* What rank r gets of a collective: words are moved as they are, sums are of floats. */
 static inline void km_collect(const KernelMachine *k, const Kernel *kernel, int64_t r, char *out, double *sums) {
     const Collective *c = kernel->collective;
     int64_t n = k->mesh->axes[c->axis].size, me = mesh_coordinate(k->mesh, r, c->axis), bytes = dtype_bytes(c->dtype);
-    bool sum = c->op == OP_ALL_REDUCE || c->op == OP_REDUCE_SCATTER;
-    int64_t outer = c->op == OP_ALL_REDUCE ? 1 : c->outer, inner = c->op == OP_ALL_REDUCE ? c->elements : c->inner;
+    if (c->op == OP_PASS) {
+        memcpy(out, km_address(k, km_peer(k, r, c->axis, (me + n - 1) % n), &kernel->refs[0]), (size_t)(bytes * c->elements));
+        return;
+    }
+    bool whole = c->op == OP_ALL_REDUCE, sum = whole || c->op == OP_REDUCE_SCATTER;
+    int64_t outer = whole ? 1 : c->outer, inner = whole ? c->elements : c->inner;
     for (int64_t j = 0; j < n; j++) {
         const char *in = km_address(k, km_peer(k, r, c->axis, j), &kernel->refs[0]);
         for (int64_t o = 0; o < outer; o++)
             for (int64_t i = 0; i < inner; i++) {
-                int64_t mine = (o * n + me) * inner + i, theirs = (o * n + j) * inner + i, at = o * inner + i;
+                int64_t at = o * inner + i, mine = whole ? at : km_place(c, n, o, me, i), theirs = whole ? at : km_place(c, n, o, j, i);
                 if (c->op == OP_ALL_GATHER) memcpy(out + theirs * bytes, in + at * bytes, (size_t)bytes);
                 else if (c->op == OP_ALL_TO_ALL) memcpy(out + theirs * bytes, in + mine * bytes, (size_t)bytes);
                 else {
-                    double x = km_get(in, km_element(c), c->op == OP_ALL_REDUCE ? at : mine);
+                    double x = km_get(in, km_element(c), mine);
                     sums[at] = j ? (double)(float)km_join(c->reduce, sums[at], x) : x;
                 }
             }
@@ -303,18 +339,23 @@ static inline void km_kernel(KernelMachine *k, const Kernel *kernel) {
     for (int64_t r = 0; r < k->n_ranks; r++) {
         void *p[64];
         for (int i = 0; i < kernel->n_refs; i++) p[i] = km_address(k, r, &kernel->refs[i]);
-        int64_t start = 0;
-        for (int i = 0; i < kernel->n_starts; i++)
-            start += *(int32_t *)(k->arenas[r] + kernel->starts[i]->address) * kernel->start_scales[i];
+        KmPositions at = {NULL, NULL};
+        const Attend *a = kernel->attend;
+        if (a) {
+            at.q = km_positions(k, r, a->q_cuts, a->n_q_cuts, a->seq, kernel->start ? *(int32_t *)(k->arenas[r] + kernel->start->address) : 0);
+            at.k = km_positions(k, r, a->k_cuts, a->n_k_cuts, a->key, 0);
+        }
         switch (kernel->kind) {
         case KERNEL_LOOP: loop_interpret(kernel->loop, p, 0, loop_rows(kernel->loop)); break;
         case KERNEL_PRODUCT: km_product(kernel->product, p[0], p[1], p[2]); break;
-        case KERNEL_ATTEND: km_attend(kernel->attend, p, start); break;
-        case KERNEL_ATTEND_GRAD: km_attend_grad(kernel->attend, p, start); break;
+        case KERNEL_ATTEND: km_attend(a, p, &at); break;
+        case KERNEL_ATTEND_GRAD: km_attend_grad(a, p, &at); break;
         case KERNEL_SCATTER: km_scatter(k, r, kernel->scatter, p[0], p[1], p[2]); break;
         case KERNEL_TOP_K: km_top_k(kernel->top_k, p[0], p[1], p[2], p[3]); break;
         default: BUG("kernel kind %d", kernel->kind);
         }
+        free(at.q);
+        free(at.k);
     }
 }
 

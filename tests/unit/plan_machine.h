@@ -41,7 +41,7 @@ static inline Built build(const char *model, const char *plan, const char *sched
     Graph *graphs[] = {b.step->body, b.step->update, b.step->begin, b.step->init, b.step->count, b.step->total, b.step->eval, b.step->decode};
     for (size_t i = 0; i < sizeof graphs / sizeof *graphs; i++) {
         if (!graphs[i]) continue;
-        Layout layout = graphs[i] == b.step->decode ? (Layout){.mesh = b.plan->mesh, .flat_dims = &flat_dims} : plan_layout(b.plan, graphs[i], &flat_dims);
+        Layout layout = graphs[i] == b.step->decode ? plan_sampling_layout(b.plan, graphs[i], &flat_dims) : plan_layout(b.plan, graphs[i], &flat_dims);
         graph_partition(graphs[i], &layout);
         Text why = {.arena = b.s->arena};
         if (!graph_verify(graphs[i], &why)) fail_msg("%s", why.at);

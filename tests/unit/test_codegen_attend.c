@@ -11,7 +11,26 @@ enum { Q, K, VALUE, OUT, LSE, D_OUT, DQ, DK, DV, N_TENSORS };
 typedef struct AttendCase {
     PrtAttend s;
     int64_t q_start, k_start, size[N_TENSORS];
+    int coords[PRT_MAX_AXES]; /* of the rank, where positions are cut */
+    int64_t *q_at, *k_at;     /* logical positions */
 } AttendCase;
+
+/* The `n` positions that the cuts leave: a list, cut as they say. */
+static int64_t *positions(const int *coords, const PrtPositionCut *cuts, int n_cuts, int64_t n, int64_t start) {
+    for (int i = 0; i < n_cuts; i++) n *= cuts[i].parts;
+    int64_t *at = malloc(sizeof *at * (size_t)n), *kept = malloc(sizeof *at * (size_t)n);
+    for (int64_t i = 0; i < n; i++) at[i] = start + i;
+    for (const PrtPositionCut *cut = cuts; cut < cuts + n_cuts; cut++) {
+        int64_t parts = cut->parts, pieces = cut->balanced ? 2 * parts : parts, unit = n / pieces, m = 0;
+        int64_t me = (coords[cut->axis] + parts - cut->turn) % parts;
+        for (int64_t i = 0; i < n; i++)
+            if (i / unit == me || (cut->balanced && i / unit == pieces - 1 - me)) kept[m++] = at[i];
+        n = m;
+        memcpy(at, kept, sizeof *at * (size_t)n);
+    }
+    free(kept);
+    return at;
+}
 
 static AttendCase attend_case(int64_t batch, int64_t seq, int64_t key, int64_t kv, int64_t group, int64_t width,
                               bool causal, int layout) {
@@ -55,8 +74,8 @@ static AttendAt attend_at(const PrtAttend *s, int64_t b, int64_t head, int64_t i
 static void naive_query(const AttendCase *c, double *const *x, int64_t b, int64_t head, int64_t i, bool grad) {
     const PrtAttend *s = &c->s;
     double *p = calloc((size_t)s->key, sizeof *p), top = -INFINITY, sum = 0, delta = 0;
-    int64_t n = s->causal ? c->q_start + i - c->k_start + 1 : s->key;
-    n = n < 0 ? 0 : n > s->key ? s->key : n;
+    int64_t n = 0;
+    while (n < s->key && (!s->causal || c->k_at[n] <= c->q_at[i])) n++;
     for (int64_t j = 0; j < n; j++) {
         AttendAt at = attend_at(s, b, head, i, j);
         for (int64_t d = 0; d < s->width; d++) p[j] += (double)s->scale * x[Q][at.q + d] * x[K][at.k + d];
@@ -109,7 +128,9 @@ static void expect_tensor(const AttendCase *c, int t, const float *got, const do
     }
 }
 
-static void check_attend(Library *lib, const AttendCase *c, bool grad) {
+static void check_attend(Library *lib, AttendCase *c, bool grad) {
+    c->q_at = positions(c->coords, c->s.q_cuts, c->s.n_q_cuts, c->s.seq, c->q_start);
+    c->k_at = positions(c->coords, c->s.k_cuts, c->s.n_k_cuts, c->s.key, c->k_start);
     Memory m[N_TENSORS], first[N_TENSORS];
     double *x[N_TENSORS];
     char what[256];
@@ -134,6 +155,7 @@ static void check_attend(Library *lib, const AttendCase *c, bool grad) {
     for (int threads = 1; threads <= MAX_THREADS; threads++) {
         void *pointers[N_TENSORS];
         for (int t = 0; t < N_TENSORS; t++) pointers[t] = m[t].at;
+        memcpy(lib->ranks[threads].coords, c->coords, sizeof c->coords);
         lib->attend(&lib->ranks[threads], s, pointers, c->q_start, c->k_start);
         if (grad) lib->attend_grad(&lib->ranks[threads], s, pointers, c->q_start, c->k_start);
         for (int t = OUT; t < N_TENSORS; t++) {
@@ -148,6 +170,26 @@ static void check_attend(Library *lib, const AttendCase *c, bool grad) {
         }
     }
     for (int t = 0; t < N_TENSORS; t++) memory_free(&m[t]), memory_free(&first[t]), free(x[t]);
+    free(c->q_at);
+    free(c->k_at);
+}
+
+/* Turns of a ring: what a rank holds of queries and keys are pieces of a longer sequence, some of which see nothing. */
+static void check_turns(Library *lib) {
+    for (int i = 0; i < 30; i++) {
+        int64_t n = random_in(1, 4), key = 4 * random_in(1, i < 20 ? 20 : 75), seq = i % 3 == 1 ? key / 2 : key;
+        AttendCase c = attend_case(1, seq, key, random_in(1, 2), random_in(1, 2), 16, true, i % 3);
+        PrtPositionCut ring = {0, (int32_t)n, i % 4 != 0, 0}, block = {1, 2, 0, 0}, other = {2, 3, 1, 0};
+        for (int a = 0; a < 3; a++) c.coords[a] = (int)random_in(0, a == 0 ? n - 1 : a);
+        c.s.q_cuts[c.s.n_q_cuts++] = c.s.k_cuts[c.s.n_k_cuts++] = ring;
+        c.s.k_cuts[0].turn = (int32_t)random_in(0, n - 1);
+        if (i % 3 == 1) c.s.q_cuts[c.s.n_q_cuts++] = block; /* queries cut once more, keys gathered */
+        if (i % 3 == 2) { /* a ring in a ring */
+            c.s.q_cuts[c.s.n_q_cuts++] = c.s.k_cuts[c.s.n_k_cuts++] = other;
+            c.s.k_cuts[1].turn = (int32_t)random_in(0, 2);
+        }
+        check_attend(lib, &c, true);
+    }
 }
 
 static void check_attention(Library *lib) {
@@ -167,7 +209,10 @@ static void check_attention(Library *lib) {
     }
 }
 
-static void check_library(Library *lib) { check_attention(lib); }
+static void check_library(Library *lib) {
+    check_attention(lib);
+    check_turns(lib);
+}
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_v2), cmocka_unit_test(test_v3), cmocka_unit_test(test_v4),

@@ -315,6 +315,46 @@ static void test_mesh(void **state) {
     }
 }
 
+/* What local and logical indices say of a dimension that several axes cut, against a list that is cut as they do. */
+static void test_positions(void **state) {
+    (void)state;
+    Mesh mesh = {.axes = {{.name = "a", .size = 3}, {.name = "b", .size = 2}}, .n = 2};
+    Dim seq = {.name = "seq", .size = 48};
+    for (int which = 0; which < 16; which++) {
+        AxisType type[MAX_MESH] = {{.kind = AXIS_SHARDED, .dim = &seq}, {.kind = AXIS_SHARDED, .dim = &seq}};
+        for (int a = 0; a < 2; a++) type[a].layout = which >> a & 1 ? LAYOUT_BALANCED : LAYOUT_BLOCK, type[a].turn = which >> (2 + a) & 1;
+        int held[48] = {0};
+        for (int64_t rank = 0; rank < 6; rank++) {
+            int64_t at[48], n = 48;
+            for (int64_t i = 0; i < n; i++) at[i] = i;
+            for (int k = 0; k < 4; k++) { /* what is balanced cuts first */
+                int a = k % 2;
+                bool balanced = type[a].layout == LAYOUT_BALANCED;
+                if (balanced != (k < 2)) continue;
+                int64_t size = mesh.axes[a].size, pieces = balanced ? 2 * size : size, unit = n / pieces, kept = 0;
+                int64_t me = (mesh_coordinate(&mesh, rank, a) + size - type[a].turn) % size;
+                for (int64_t i = 0; i < n; i++)
+                    if (i / unit == me || (balanced && i / unit == pieces - 1 - me)) at[kept++] = at[i];
+                n = kept;
+            }
+            assert_int_equal(local_extent(&mesh, type, &seq), n);
+            for (int64_t i = 0; i < n; i++) {
+                assert_int_equal(local_to_logical(&mesh, type, &seq, rank, i), at[i]);
+                assert_int_equal(logical_to_local(&mesh, type, &seq, rank, at[i]), i);
+                held[at[i]]++;
+            }
+        }
+        for (int i = 0; i < 48; i++) assert_int_equal(held[i], 1);
+    }
+    assert_true(cut_is_inside((AxisType){.layout = LAYOUT_BLOCK}, 0, (AxisType){.layout = LAYOUT_BALANCED}, 1));
+    assert_false(cut_is_inside((AxisType){.layout = LAYOUT_BLOCK}, 0, (AxisType){.layout = LAYOUT_BLOCK}, 1));
+    DimCut cuts[] = {{.parts = 3, .layout = LAYOUT_BALANCED}, {.parts = 2}, {.parts = 5, .layout = LAYOUT_BALANCED}};
+    assert_int_equal(cuts_multiple(cuts, 1), 6);
+    assert_int_equal(cuts_multiple(cuts, 2), 6);
+    assert_int_equal(cuts_multiple(cuts + 1, 2), 20);
+    assert_int_equal(cuts_multiple(cuts, 3), 60);
+}
+
 static void test_extents(void **state) {
     Graph *graph = testing_parse(*state, full_text);
     const Mesh *mesh = graph->mesh;
@@ -523,7 +563,7 @@ int main(void) {
         TEST(test_short_forms), TEST(test_bad_text),         TEST(test_truncated_text),
         TEST(test_shapes),      TEST(test_refused_operands), TEST(test_poison_is_silent),
         TEST(test_iteration),   TEST(test_verifier),         TEST(test_mesh),
-        TEST(test_extents),     TEST(test_repeat),           TEST(test_nested_repeat),
+        TEST(test_extents),     TEST(test_positions),        TEST(test_repeat),           TEST(test_nested_repeat),
         TEST(test_ranks),       TEST(test_random_positions), TEST(test_random_distribution),
         TEST(test_accumulate),  TEST(test_mangled_text),
     };

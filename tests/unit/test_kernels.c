@@ -33,8 +33,10 @@
     "  x = x + nn.mlp(nn.layer_norm(x, embed), embed -> ffn, gelu)\n }\n"                                                                \
     " loss = cross_entropy(dot(nn.layer_norm(x, embed), table, over embed), labels, over vocab)\n}\n" TRAIN
 
-#define LLAMA                                                                                                                             \
-    "import nn\nmodel M {\n dim layers = 2, embed = 8, head = 4, kv_head = 2, head_dim = 4, ffn = 12, vocab = 11, seq = 5\n"              \
+#define LLAMA LLAMA_OF("5")
+#define LLAMA_EVEN LLAMA_OF("8")
+#define LLAMA_OF(seq)                                                                                                                     \
+    "import nn\nmodel M {\n dim layers = 2, embed = 8, head = 4, kv_head = 2, head_dim = 4, ffn = 12, vocab = 11, seq = " seq "\n"       \
     " input tokens: int[batch, seq]\n target labels: int[batch, seq] = next(tokens)\n"                                                    \
     " weight table: [vocab, embed] = normal(0.2)\n x = lookup(table, tokens)\n"                                                           \
     " repeat layers {\n"                                                                                                                  \
@@ -155,6 +157,16 @@ static void test_context(void **state) {
     equal(GPT, "plan p {\n mesh context = 2\n seq on context using ulysses\n}\n");
     equal(GPT, "plan p {\n mesh context = 3\n seq on context using gather\n}\n");
     equal(LLAMA, "plan p {\n mesh data = 2, context = 5\n batch on data\n seq on context using gather\n weights on data\n}\n");
+}
+
+/* Keys and values go round, and each rank holds a piece of either end of the sequence. */
+static void test_ring(void **state) {
+    (void)state;
+    equal(GPT_DEEP, "plan p {\n mesh context = 2\n seq on context using ring\n}\n");
+    equal(GPT_DEEP, "plan p {\n mesh context = 4\n seq on context using ring\n microbatch 2\n}\n");
+    equal(GPT, "plan p {\n mesh context = 3\n seq on context using ring\n}\n");
+    equal(LLAMA_EVEN, "plan p {\n mesh context = 2\n seq on context using ring\n}\n");
+    equal(LLAMA_EVEN, "plan p {\n mesh context = 4\n seq on context using ring\n}\n");
 }
 
 /* Optimizer state, gradients, weights stored in parts: alone, with micro-batches, sizes that do not divide, other cuts. */
@@ -326,7 +338,7 @@ static void test_overlap(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_overlap), cmocka_unit_test(test_single), cmocka_unit_test(test_precision), cmocka_unit_test(test_micro), cmocka_unit_test(test_replicas), cmocka_unit_test(test_recompute), cmocka_unit_test(test_padded), cmocka_unit_test(test_repeated), cmocka_unit_test(test_cuts), cmocka_unit_test(test_context),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_overlap), cmocka_unit_test(test_single), cmocka_unit_test(test_precision), cmocka_unit_test(test_micro), cmocka_unit_test(test_replicas), cmocka_unit_test(test_recompute), cmocka_unit_test(test_padded), cmocka_unit_test(test_repeated), cmocka_unit_test(test_cuts), cmocka_unit_test(test_context), cmocka_unit_test(test_ring),
                                        cmocka_unit_test(test_stored), cmocka_unit_test(test_experts), cmocka_unit_test(test_expert_plans), cmocka_unit_test(test_tasks), cmocka_unit_test(test_schedules), cmocka_unit_test(test_in_flight)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

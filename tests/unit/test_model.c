@@ -301,7 +301,7 @@ static void test_what_is_built(void **state) {
                  {"batch on data\n    weights on data using keep", false},
                  {"batch, head on data", true},
                  {"batch on data\n    seq on more using gather", true},
-                 {"batch on data\n    seq on more using ring", false},
+                 {"batch on data\n    seq on more using ring", true},
                  {"batch on data\n    in mlp { batch on more }", false},
                  {"batch on data\n    microbatch auto", false}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
@@ -338,6 +338,12 @@ static int plan_errors(const char *body, int64_t batch, const DimCase *sizes, in
         if (strcmp(sizes[i].name, "head") != 0 || strcmp(sizes[i + 1].name, "kv_head") != 0) continue;
         dims[i]->factors = &dims[i + 1];
         dims[i]->n_factors = 1;
+    }
+    for (int i = 0, all = n; i < all; i++) { /* attention compares positions of seq */
+        if (strcmp(sizes[i].name, "seq") != 0) continue;
+        dims[n] = NEW(s->arena, Dim);
+        *dims[n] = (Dim){.name = intern(s->names, "key"), .size = sizes[i].size, .like = dims[i]};
+        n++;
     }
     Train train = {.batch = batch};
     plan_check(s, program, &train, program->plans.at[0], dims, n);

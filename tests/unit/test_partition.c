@@ -20,7 +20,7 @@ static Graph *parse(Session *s, const char *text) {
     return graph;
 }
 
-/* A layout from words like "data 2: batch; tensor 2: head, seq". */
+/* A layout from words like "data 2: batch; tensor 2: head, seq ring". */
 static Layout layout_from(Session *s, const Graph *graph, const char *text) {
     Layout layout = {0};
     char *copy = arena_strndup(s->arena, text, strlen(text)), *save = NULL;
@@ -31,9 +31,15 @@ static Layout layout_from(Session *s, const Graph *graph, const char *text) {
         layout.mesh.axes[layout.mesh.n] = (MeshAxis){.name = intern(s->names, name), .size = size};
         char *inner = NULL;
         for (char *word = strtok_r(rest, ", ", &inner); word; word = strtok_r(NULL, ", ", &inner)) {
+            AxisRules *rules = &layout.axes[layout.mesh.n];
+            if (strcmp(word, "ring") == 0) { /* of the dimension before it */
+                rules->attention = ATTENTION_RING;
+                vec_push(s->arena, &rules->balanced, vec_last(&rules->names));
+                continue;
+            }
             Dim *dim = graph_find_dim(graph, intern(s->names, word));
             assert_non_null(dim);
-            vec_push(s->arena, &layout.axes[layout.mesh.n].names, dim);
+            vec_push(s->arena, &rules->names, dim);
         }
         layout.mesh.n++;
     }
@@ -161,8 +167,41 @@ static void test_lookup(void **state) {
     session_free(s);
 }
 
+/* Keys and values are passed n - 1 times in either half, their gradients n times; on two axes, as on one of their product
+ * but for the way home. Nothing is gathered. */
+static void test_ring(void **state) {
+    (void)state;
+    static const char *const attention =
+        "graph ring {\n dim batch = 2\n dim seq = 16\n dim key = 16 like seq\n dim head = 4\n dim width = 3\n"
+        " tensor q: data f32[batch, seq, head, width]\n tensor k: data f32[batch, seq, head, width]\n tensor v: data f32[batch, seq, head, width]\n"
+        " tensor d: data f32[batch, seq, head, width]\n tensor y: result f32[batch, seq, head, width]\n tensor dq: result f32[batch, seq, head, width]\n"
+        " tensor dk: result f32[batch, key, head, width]\n tensor dv: result f32[batch, key, head, width]\n"
+        " %0 = input q\n %1 = input k\n %2 = input v\n %3 = rename(%1, from = seq, to = key)\n %4 = rename(%2, from = seq, to = key)\n"
+        " %5 = attend(%0, %3, %4, over = [key], causal = true)\n %6 = result(%5, index = 0)\n %7 = result(%5, index = 1)\n %8 = input d\n"
+        " %9 = attend_grad(%0, %3, %4, %6, %7, %8, over = [key], causal = true, width = width)\n"
+        " %10 = result(%9, index = 0)\n %11 = result(%9, index = 1)\n %12 = result(%9, index = 2)\n"
+        " output y = %6\n output dq = %10\n output dk = %11\n output dv = %12\n}\n";
+    static const struct {
+        const char *axes;
+        int passes;
+    } cases[] = {{"a 2: seq ring", 2 + 2 + 4},
+                 {"a 4: seq ring", 6 + 6 + 8},
+                 {"a 8: seq ring", 14 + 14 + 16},
+                 {"a 2: seq ring; b 2: head", 2 + 2 + 4},
+                 {"b 2: batch; a 4: seq ring", 6 + 6 + 8},
+                 {"a 2: seq ring; b 2: seq ring", 6 + 6 + 8},
+                 {"a 1: seq ring", 0}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        Session *s = session_new();
+        Graph *g = check(s, attention, cases[i].axes);
+        assert_int_equal(count_op(&g->top, OP_PASS), cases[i].passes);
+        session_free(s);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_contracted), cmocka_unit_test(test_sequence), cmocka_unit_test(test_meshes),
-                                       cmocka_unit_test(test_no_communication), cmocka_unit_test(test_lookup)};
+                                       cmocka_unit_test(test_no_communication), cmocka_unit_test(test_lookup),
+                                       cmocka_unit_test(test_ring)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

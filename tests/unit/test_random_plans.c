@@ -16,8 +16,8 @@ static int pick(Rng *r, int n) {
 
 /* ---- what is drawn ------------------------------------------------------------------------------------------------------- */
 
-enum { RULE_BATCH, RULE_FFN, RULE_HEAD, RULE_VOCAB, RULE_SEQ, RULE_EXPERT, RULE_OPTIMIZER, RULE_GRADIENTS, RULE_WEIGHTS, RULE_MICRO, N_RULES };
-static const char *const rule_name[N_RULES] = {"batch", "ffn", "head", "vocab", "seq", "expert", "optimizer", "gradients", "weights", "microbatch"};
+enum { RULE_BATCH, RULE_FFN, RULE_HEAD, RULE_VOCAB, RULE_SEQ, RULE_EXPERT, RULE_OPTIMIZER, RULE_GRADIENTS, RULE_WEIGHTS, RULE_MICRO, RULE_RING, RULE_GATHER, RULE_ULYSSES, RULE_NESTED, N_RULES };
+static const char *const rule_name[N_RULES] = {"batch", "ffn", "head", "vocab", "seq", "expert", "optimizer", "gradients", "weights", "microbatch", "ring", "gather", "ulysses", "seq on two axes"};
 
 typedef struct Case {
     int batch, seq, embed, head, ffn, vocab, layers, micro; /* micro 0: not stated */
@@ -27,6 +27,7 @@ typedef struct Case {
     int n_axes, size[3];
     int n_words[3], words[3][4]; /* the list of an axis, in order */
     int storage[3];              /* a RULE_*, or -1 */
+    int using[3];                /* of `seq`: RULE_RING, RULE_GATHER, RULE_ULYSSES, or -1 */
 } Case;
 
 static int size_of(const Case *c, int rule) {
@@ -42,15 +43,20 @@ static Case draw(Rng *r) {
     if (pick(r, 2)) c.expert = pick(r, 4) ? 4 : 6, c.drops = pick(r, 2);
     c.n_axes = 1 + pick(r, 3);
     bool used[N_RULES] = {false};
+    int seqs_left = c.attention && pick(r, 2) ? 2 : 1; /* a sequence may be cut by two axes, each in its own way */
     for (int a = 0; a < c.n_axes; a++) {
         c.size[a] = pick(r, 8) ? 2 : pick(r, 2) ? 4 : 3;
-        c.storage[a] = -1;
+        c.storage[a] = c.using[a] = -1;
         int n = 1 + pick(r, 3);
         for (int k = 0; k < n || (!c.n_words[a] && k < 20); k++) {
             int rule = a == 0 && k == 0 && pick(r, 3) ? RULE_BATCH : pick(r, 6);
             if ((rule == RULE_HEAD && !c.attention) || (rule == RULE_EXPERT && !c.expert) || used[rule]) continue;
-            used[rule] = true;
+            bool here = false;
+            for (int i = 0; i < c.n_words[a]; i++) here |= c.words[a][i] == rule;
+            if (here) continue;
+            used[rule] = rule != RULE_SEQ || --seqs_left == 0;
             c.words[a][c.n_words[a]++] = rule;
+            if (rule == RULE_SEQ && c.attention && pick(r, 6)) c.using[a] = pick(r, 2) ? RULE_RING : pick(r, 2) ? RULE_GATHER : RULE_ULYSSES;
         }
         bool has_batch = c.n_words[a] && c.words[a][0] == RULE_BATCH;
         if (has_batch && pick(r, 4)) c.storage[a] = RULE_OPTIMIZER + pick(r, 3);
@@ -61,6 +67,18 @@ static Case draw(Rng *r) {
 
 /* ---- the predicate: independent of the compiler ---------------------------------------------------------------------------- */
 
+/* The sequence: blocks divide what rings leave, and each ring makes two pieces a rank. */
+static bool sequence_legal(const Case *c) {
+    int need = 1;
+    for (int rings = 0; rings < 2; rings++)
+        for (int a = 0; a < c->n_axes; a++)
+            for (int k = 0; k < c->n_words[a]; k++) {
+                if (c->words[a][k] != RULE_SEQ || (c->using[a] == RULE_RING) != (rings == 1)) continue;
+                need *= c->size[a] * (rings && need % 2 ? 2 : 1);
+            }
+    return c->seq % need == 0;
+}
+
 /* Legal: every axis has a word, every cut dimension divides over all axes that cut it together, and the step's batch
  * divides over ranks and micro-batches. */
 static bool legal(const Case *c) {
@@ -70,7 +88,7 @@ static bool legal(const Case *c) {
             for (int k = 0; k < c->n_words[a]; k++)
                 if (c->words[a][k] == rule) parts *= c->size[a];
         if (rule == RULE_BATCH && c->micro) parts *= c->micro;
-        if (size_of(c, rule) % parts) return false;
+        if (rule == RULE_SEQ ? !sequence_legal(c) : size_of(c, rule) % parts) return false;
     }
     for (int a = 0; a < c->n_axes; a++)
         if (!c->n_words[a]) return false;
@@ -105,8 +123,11 @@ static char *plan_text(Arena *arena, const Case *c) {
     for (int a = 0; a < c->n_axes; a++) text_printf(&t, "%s a%d = %d", a ? "," : "", a, c->size[a]);
     text_puts(&t, "\n");
     for (int a = 0; a < c->n_axes; a++) {
-        for (int k = 0; k < c->n_words[a]; k++) text_printf(&t, "%s %s", k ? "," : "", rule_name[c->words[a][k]]);
-        if (c->n_words[a]) text_printf(&t, " on a%d\n", a);
+        int n = 0; /* a sentence with `using` stands alone */
+        for (int k = 0; k < c->n_words[a]; k++)
+            if (c->words[a][k] != RULE_SEQ || c->using[a] < 0) text_printf(&t, "%s %s", n++ ? "," : "", rule_name[c->words[a][k]]);
+        if (n) text_printf(&t, " on a%d\n", a);
+        if (c->using[a] >= 0) text_printf(&t, " seq on a%d using %s\n", a, rule_name[c->using[a]]);
         if (c->storage[a] >= 0) text_printf(&t, " %s on a%d\n", rule_name[c->storage[a]], a);
     }
     if (c->micro) text_printf(&t, " microbatch %d\n", c->micro);
@@ -127,10 +148,18 @@ static bool accepted(const char *model, const char *plan) {
     return good;
 }
 
+static bool has_seq(const Case *c, int axis) {
+    for (int k = 0; k < c->n_words[axis]; k++)
+        if (c->words[axis][k] == RULE_SEQ) return true;
+    return false;
+}
+
 static void rules_of(const Case *c, bool *rules) {
     for (int a = 0; a < c->n_axes; a++) {
         for (int k = 0; k < c->n_words[a]; k++) rules[c->words[a][k]] = true;
         if (c->storage[a] >= 0) rules[c->storage[a]] = true;
+        if (c->using[a] >= 0) rules[c->using[a]] = true;
+        for (int b = 0; b < a; b++) rules[RULE_NESTED] |= has_seq(c, a) && has_seq(c, b);
     }
     rules[RULE_MICRO] = c->micro > 0;
 }
@@ -164,10 +193,12 @@ static void test_random_plans(void **state) {
     if (count < 200) return; /* too few for every pair to occur */
     if (taken * 10 < count * 6) fail_msg("only %d of %d plans were accepted", taken, count);
     for (int x = 0; x < N_RULES; x++) {
-        if (alone[x] * 20 < count) fail_msg("`%s` occurred %d times", rule_name[x], alone[x]);
+        bool part = x >= RULE_GATHER; /* of what can be said of a sequence: rarer */
+        if (alone[x] * (part ? 100 : 20) < count) fail_msg("`%s` occurred %d times", rule_name[x], alone[x]);
         for (int y = 0; y < x; y++) { /* one storage word an axis: pairs of those are rarer */
             bool storage = x >= RULE_OPTIMIZER && x <= RULE_WEIGHTS && y >= RULE_OPTIMIZER;
-            if (!storage && pairs[x][y] * 100 < count) fail_msg("`%s` with `%s` occurred %d times", rule_name[x], rule_name[y], pairs[x][y]);
+            storage |= x == RULE_RING && y >= RULE_OPTIMIZER && y <= RULE_WEIGHTS; /* one in fifty plans for the three */
+            if (!storage && !part && pairs[x][y] * 100 < count) fail_msg("`%s` with `%s` occurred %d times", rule_name[x], rule_name[y], pairs[x][y]);
         }
     }
 }

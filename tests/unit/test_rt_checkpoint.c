@@ -106,6 +106,37 @@ static void test_blocks(void **state) {
     }
 }
 
+/* Two pieces a rank, on one axis or on two that cut the same dimension: the positions that are left when a list is cut. */
+static void test_balanced_blocks(void **state) {
+    (void)state;
+    enum { A = 3, B = 16, C = 2, N = A * B * C };
+    float whole[N], block[N];
+    for (int i = 0; i < N; i++) whole[i] = (float)i;
+    PrtProgram program = {.n_axes = 2, .mesh = {{"x", 2}, {"y", 2}}, .n_ranks = 4};
+    for (int which = 0; which < 8; which++) {
+        PrtTensor tensor = {.flat_axis = -1, .n_dims = 3, .shape = {A, B, C}, .axes = {1, which & 4 ? 1 : -1, -1, -1, -1, -1, -1, -1}, .balanced = {which & 1, which & 2}};
+        for (int rank = 0; rank < 4; rank++) {
+            int coords[PRT_MAX_AXES];
+            prt_program_coords(&program, rank, coords);
+            int64_t at[B], n = B;
+            for (int64_t i = 0; i < n; i++) at[i] = i;
+            for (int k = 0; k < 4; k++) { /* what is balanced cuts first */
+                int a = k % 2;
+                if (tensor.axes[a] < 0 || tensor.balanced[a] != (k < 2)) continue;
+                int64_t pieces = tensor.balanced[a] ? 4 : 2, unit = n / pieces, kept = 0;
+                for (int64_t i = 0; i < n; i++)
+                    if (i / unit == coords[a] || (tensor.balanced[a] && i / unit == 3 - coords[a])) at[kept++] = at[i];
+                n = kept;
+            }
+            Copy copy = {whole, block, 0, 0};
+            assert_true(prt_block_runs(&program, &tensor, coords, copy_run, &copy));
+            assert_int_equal(copy.next, A * n * C);
+            for (int64_t i = 0; i < A * n * C; i++)
+                assert_true(block[i] == (float)((i / (n * C) * B + at[i / C % n]) * C + i % C));
+        }
+    }
+}
+
 /* Parts of each layer's elements, the last padded, under another axis that cuts a dimension: all ranks together hold every
  * element once. */
 static void test_flat_parts(void **state) {
@@ -303,7 +334,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_xxh64),
         cmocka_unit_test(test_xxh64_of_files),
-        cmocka_unit_test(test_blocks), cmocka_unit_test(test_flat_parts), cmocka_unit_test(test_padding),
+        cmocka_unit_test(test_blocks),
+        cmocka_unit_test(test_balanced_blocks), cmocka_unit_test(test_flat_parts), cmocka_unit_test(test_padding),
         cmocka_unit_test(test_block_of_scalar_and_nothing),
         cmocka_unit_test(test_header_round_trip),
         cmocka_unit_test(test_headers),

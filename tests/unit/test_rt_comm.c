@@ -147,8 +147,8 @@ static void test_all_reduce(void **state) {
     World world = {0};
     for (int s = 0; s < SIZES; s++) {
         for (int axis = 0; axis < 2; axis++) {
-            sums[s][axis] = (PrtCollective){PRT_ALL_REDUCE, axis, 0, 0, sizes[s], 1, sizes[s], "sum"};
-            maxima[s][axis] = (PrtCollective){PRT_ALL_REDUCE, axis, 1, 0, sizes[s], 1, sizes[s], "max"};
+            sums[s][axis] = (PrtCollective){PRT_ALL_REDUCE, axis, 0, 0, sizes[s], 1, sizes[s], "sum", 0};
+            maxima[s][axis] = (PrtCollective){PRT_ALL_REDUCE, axis, 1, 0, sizes[s], 1, sizes[s], "max", 0};
         }
     }
     run_world(&world, ROWS, COLUMNS, 60, reduce_body);
@@ -158,9 +158,9 @@ static void test_all_reduce(void **state) {
 static void integer_body(Member *m) {
     int32_t x[200], y[200], z[200];
     for (int i = 0; i < 200; i++) x[i] = y[i] = z[i] = 1 << (m->rank.coords[1] + i % 8);
-    static const PrtCollective join = {PRT_ALL_REDUCE, 1, 3, 4, 200, 1, 200, "or"},
-                               least = {PRT_ALL_REDUCE, 1, 2, 4, 200, 1, 200, "min"},
-                               sum = {PRT_ALL_REDUCE, 1, 0, 4, 200, 1, 200, "sum"};
+    static const PrtCollective join = {PRT_ALL_REDUCE, 1, 3, 4, 200, 1, 200, "or", 0},
+                               least = {PRT_ALL_REDUCE, 1, 2, 4, 200, 1, 200, "min", 0},
+                               sum = {PRT_ALL_REDUCE, 1, 0, 4, 200, 1, 200, "sum", 0};
     prt_collective(&m->rank, &join, x, x);
     prt_collective(&m->rank, &least, y, y);
     prt_collective(&m->rank, &sum, z, z);
@@ -185,8 +185,8 @@ static void order_body(Member *m) {
     static float x[RANKS][N];
     float *mine = x[m->rank.number], small = parts[m->rank.coords[1]];
     for (int i = 0; i < N; i++) mine[i] = parts[m->rank.coords[1]];
-    static const PrtCollective c = {PRT_ALL_REDUCE, 1, 0, 0, N, 1, N, "order"},
-                               one = {PRT_ALL_REDUCE, 1, 0, 0, 1, 1, 1, "order of one"};
+    static const PrtCollective c = {PRT_ALL_REDUCE, 1, 0, 0, N, 1, N, "order", 0},
+                               one = {PRT_ALL_REDUCE, 1, 0, 0, 1, 1, 1, "order of one", 0};
     prt_collective(&m->rank, &c, mine, mine);
     prt_collective(&m->rank, &one, &small, &small);
     volatile float expected = parts[0] + parts[1];
@@ -244,6 +244,53 @@ static void moves_body(Member *m) {
     }
 }
 
+/* Block j of n is the pieces j and 2n-1-j of 2n; and a step of a ring. */
+static PrtCollective pieces[2][2][3];
+
+static void check_pieces(Member *m, int axis, const PrtCollective *c) {
+    int ranks[RANKS], n = group_of(m, axis, ranks);
+    int me = m->rank.coords[axis];
+    int64_t inner = c->inner, part = OUTER * inner, whole = part * n, half = inner / 2;
+    float *in = malloc((size_t)whole * 4), *out = malloc((size_t)whole * 4);
+    for (int64_t i = 0; i < whole; i++) in[i] = value_of(m->rank.number, i);
+    prt_collective(&m->rank, &c[0], in, out);
+    for (int64_t i = 0; i < whole; i++) {
+        int64_t o = i / (n * inner), piece = i / half % (2 * n), j = piece < n ? piece : 2 * n - 1 - piece;
+        CHECK(out[i] == value_of(ranks[j], o * inner + (piece < n ? 0 : half) + i % half));
+    }
+    prt_collective(&m->rank, &c[1], in, out);
+    for (int64_t i = 0; i < part; i++) {
+        int64_t o = i / inner, piece = i % inner < half ? me : 2 * n - 1 - me;
+        float expected = 0;
+        for (int j = 0; j < n; j++) expected += value_of(ranks[j], (o * 2 * n + piece) * half + i % half);
+        CHECK(out[i] == expected);
+    }
+    prt_collective(&m->rank, &c[2], in, out);
+    for (int64_t i = 0; i < part; i++) CHECK(out[i] == value_of(ranks[(me + n - 1) % n], i));
+    free(in);
+    free(out);
+}
+
+static void pieces_body(Member *m) {
+    for (int axis = 0; axis < 2; axis++)
+        for (int size = 0; size < 2; size++) check_pieces(m, axis, pieces[axis][size]);
+}
+
+static void test_balanced(void **state) {
+    (void)state;
+    World world = {0};
+    static const PrtCollectiveKind kinds[] = {PRT_ALL_GATHER, PRT_REDUCE_SCATTER, PRT_PASS};
+    for (int axis = 0; axis < 2; axis++)
+        for (int size = 0; size < 2; size++)
+            for (int k = 0; k < 3; k++) {
+                int64_t inner = size ? LARGE : SMALL + 1, part = OUTER * inner;
+                bool is_pass = kinds[k] == PRT_PASS;
+                pieces[axis][size][k] = (PrtCollective){(int32_t)kinds[k], axis, 0, 0, is_pass ? part : part * (axis ? COLUMNS : ROWS), OUTER, inner, "pieces", !is_pass};
+            }
+    run_world(&world, ROWS, COLUMNS, 60, pieces_body);
+    expect_all_well(&world);
+}
+
 static void test_moves(void **state) {
     (void)state;
     static const int kinds[] = {PRT_ALL_GATHER, PRT_REDUCE_SCATTER, PRT_ALL_TO_ALL};
@@ -251,7 +298,7 @@ static void test_moves(void **state) {
     for (int axis = 0; axis < 2; axis++) {
         for (int i = 0; i < 6; i++) {
             int64_t inner = i < 3 ? SMALL : LARGE, whole = OUTER * inner * (axis ? COLUMNS : ROWS);
-            moves[axis][i / 3][i % 3] = (PrtCollective){kinds[i % 3], axis, 0, 0, whole, OUTER, inner, "move"};
+            moves[axis][i / 3][i % 3] = (PrtCollective){kinds[i % 3], axis, 0, 0, whole, OUTER, inner, "move", 0};
         }
     }
     run_world(&world, ROWS, COLUMNS, 60, moves_body);
@@ -268,7 +315,7 @@ static PrtCollective stress[2][STRESSES];
 static void describe_stress(void) {
     for (int axis = 0; axis < 2; axis++)
         for (int s = 0; s < STRESSES; s++)
-            stress[axis][s] = (PrtCollective){PRT_ALL_REDUCE, axis, 0, 0, stressed[s], 1, stressed[s], "stress"};
+            stress[axis][s] = (PrtCollective){PRT_ALL_REDUCE, axis, 0, 0, stressed[s], 1, stressed[s], "stress", 0};
 }
 
 /* Now and then, differently for each rank. */
@@ -432,7 +479,7 @@ static void test_votes(void **state) {
 /* Of several ranks that fail, one message is kept; the others leave their waits. */
 static void failing_body(Member *m) {
     float x[100] = {0};
-    static const PrtCollective c = {PRT_ALL_REDUCE, 1, 0, 0, 100, 1, 100, "test.plan:3 all_reduce of x over columns"};
+    static const PrtCollective c = {PRT_ALL_REDUCE, 1, 0, 0, 100, 1, 100, "test.plan:3 all_reduce of x over columns", 0};
     prt_collective(&m->rank, &c, x, x);
     if (m->rank.number == 4) prt_fail(&m->rank, "disk on fire");
     for (;;) prt_collective(&m->rank, &c, x, x), prt_barrier(&m->rank, PRT_WORLD, "the end");
@@ -451,7 +498,7 @@ static void test_failure_frees_the_others(void **state) {
 
 static void missing_body(Member *m) {
     float x[100] = {0};
-    static const PrtCollective c = {PRT_ALL_REDUCE, 1, 0, 0, 100, 1, 100, "test.plan:3 all_reduce of x over columns"};
+    static const PrtCollective c = {PRT_ALL_REDUCE, 1, 0, 0, 100, 1, 100, "test.plan:3 all_reduce of x over columns", 0};
     atomic_store(&m->rank.job->status[m->rank.number].doing, "F");
     atomic_store(&m->rank.job->status[m->rank.number].step, 12);
     if (m->rank.number == 1) return;
@@ -469,8 +516,8 @@ static void test_timeout_names_the_missing(void **state) {
 
 static void mismatch_body(Member *m) {
     float x[300] = {0};
-    static const PrtCollective a = {PRT_ALL_REDUCE, 1, 0, 0, 100, 1, 100, "line 3"},
-                               b = {PRT_ALL_REDUCE, 1, 0, 0, 90, 1, 90, "line 4"};
+    static const PrtCollective a = {PRT_ALL_REDUCE, 1, 0, 0, 100, 1, 100, "line 3", 0},
+                               b = {PRT_ALL_REDUCE, 1, 0, 0, 90, 1, 90, "line 4", 0};
     prt_collective(&m->rank, m->rank.number == 2 ? &b : &a, x, x);
 }
 
@@ -488,7 +535,7 @@ static void test_alone(void **state) {
     (void)state;
     PrtRank rank = {.n_ranks = 1, .n_axes = 1, .sizes = {1}, .threads = 1};
     float x[3] = {1, 2, 3}, y[3] = {0};
-    PrtCollective c = {PRT_ALL_REDUCE, 0, 0, 0, 3, 1, 3, "alone"};
+    PrtCollective c = {PRT_ALL_REDUCE, 0, 0, 0, 3, 1, 3, "alone", 0};
     prt_collective(&rank, &c, x, y);
     assert_memory_equal(x, y, sizeof x);
     assert_int_equal(prt_vote(&rank, 9, "alone"), 9);
@@ -501,6 +548,7 @@ int main(void) {
         cmocka_unit_test(test_integers),
         cmocka_unit_test(test_order_of_sums),
         cmocka_unit_test(test_moves),
+        cmocka_unit_test(test_balanced),
         cmocka_unit_test(test_many_in_a_row),
         cmocka_unit_test(test_flights),
         cmocka_unit_test(test_flight_names_the_missing),

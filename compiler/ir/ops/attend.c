@@ -115,7 +115,8 @@ typedef struct Strides {
 
 typedef struct Geometry {
     AttendParts parts;
-    int64_t seq, key, head, width, group, q_start, k_start;
+    int64_t seq, key, head, width, group;
+    const int64_t *q_at, *k_at; /* logical positions */
     Strides q, k, v, lse;
     Space batch;
 } Geometry;
@@ -124,8 +125,11 @@ static Strides strides_of(const Array *array, const Dim *seq, const Dim *head, c
     return (Strides){array_stride(array, seq), array_stride(array, head), array_stride(array, width)};
 }
 
-static int64_t logical_start(const EvalContext *context, const Node *node, const Dim *dim) {
-    return eval_offset(context, node, dim) + (dim->at_position ? context->position : 0);
+static const int64_t *logical_positions(const EvalContext *context, const Node *node, const Dim *dim, int64_t n) {
+    int64_t *at = NEW_N(context->arena, int64_t, n + 1);
+    for (int64_t i = 0; i < n; i++)
+        at[i] = eval_logical(context, node, dim, i) + (dim->at_position ? context->position : 0);
+    return at;
 }
 
 static Geometry geometry_of(const EvalContext *context, const Node *node, const Array *const *in, const Array *lse) {
@@ -140,8 +144,8 @@ static Geometry geometry_of(const EvalContext *context, const Node *node, const 
     g.k = strides_of(in[1], p->key, p->kv_head, p->width);
     g.v = strides_of(in[2], p->key, p->kv_head, p->width);
     g.lse = strides_of(lse, p->seq, p->head, NULL);
-    g.q_start = logical_start(context, node->in[0], p->seq);
-    g.k_start = logical_start(context, node->in[1], p->key);
+    g.q_at = logical_positions(context, node->in[0], p->seq, g.seq);
+    g.k_at = logical_positions(context, node->in[1], p->key, g.key);
     space_add(&g.batch, in[0], &p->batch);
     return g;
 }
@@ -152,9 +156,7 @@ static double dot_row(const double *x, int64_t x_stride, const double *y, int64_
     return sum;
 }
 
-static bool sees(const Geometry *g, int64_t i, int64_t j) {
-    return !g->parts.causal || g->k_start + j <= g->q_start + i;
-}
+static bool sees(const Geometry *g, int64_t i, int64_t j) { return !g->parts.causal || g->k_at[j] <= g->q_at[i]; }
 
 /* One query row: scores of all keys in `s` (-inf where masked); returns the log of the sum of exponentials. */
 static double scores_of_row(const Geometry *g, int64_t i, const double *q, const double *k, double *s) {
@@ -300,13 +302,20 @@ static const OpCase cases_cache[] = {
               "%1 = cache(@x, @old, %0, seq = seq, key = key); output %1 }"},
     {0}};
 
+/* `part`: over the keys that the rank holds at this turn of a ring, which may be cut: the results are to be merged. */
+#define ATTEND_ATTRS                                                                                                   \
+    {                                                                                                                  \
+        {"over", ATTR_DIMS, NAN}, {"causal", ATTR_BOOL, 0}, {"scale", ATTR_FLOAT, 0}, {"width", ATTR_DIM, 0}, {        \
+            "part", ATTR_BOOL, 0                                                                                       \
+        }                                                                                                              \
+    }
 const OpInfo op_info_attend = {
     .op = OP_ATTEND,
     .name = "attend",
     .family = "attend",
     .doc = "softmax(scale * q k) v over `over`; scale 0 is 1 / sqrt(width), causal sees keys at or before the query",
     .in = {"q", "k", "v"},
-    .attrs = {{"over", ATTR_DIMS, NAN}, {"causal", ATTR_BOOL, 0}, {"scale", ATTR_FLOAT, 0}, {"width", ATTR_DIM, 0}},
+    .attrs = ATTEND_ATTRS,
     .dims = "... width!, ... o! width!, ... o! width! -> ... width!, ...",
     .language = true,
     .n_results = 2,
@@ -325,7 +334,7 @@ const OpInfo op_info_attend_grad = {
     .family = "attend",
     .doc = "gradients of attend: dq, dk, dv",
     .in = {"q", "k", "v", "out", "lse", "d_out"},
-    .attrs = {{"over", ATTR_DIMS, NAN}, {"causal", ATTR_BOOL, 0}, {"scale", ATTR_FLOAT, 0}, {"width", ATTR_DIM, 0}},
+    .attrs = ATTEND_ATTRS,
     .dims = "... width!, ... o! width!, ... o! width!, ... width!, ..., ... width! -> ... width!, ... o! width!, ... "
             "o! width!",
     .n_results = 3,

@@ -27,8 +27,8 @@ static bool element_of(const EvalContext *context, const Node *in, int64_t rank,
     const Array *array = eval_peer(context, in, rank);
     int64_t at = 0;
     for (int d = 0; d < in->shape.n; d++) {
-        int64_t local = logical[d] - local_offset(context->mesh, in->type, in->shape.dims[d], rank);
-        if (local < 0 || local >= array->extent[d]) return false;
+        int64_t local = logical_to_local(context->mesh, in->type, in->shape.dims[d], rank, logical[d]);
+        if (local < 0) return false;
         at = at * array->extent[d] + local;
     }
     *value = array->at[at];
@@ -54,7 +54,7 @@ static void eval_collective(EvalContext *context, const Node *node, Array *out, 
     do {
         int64_t logical[MAX_RANK];
         for (int d = 0; d < node->shape.n; d++)
-            logical[d] = index[d] + local_offset(context->mesh, node->type, node->shape.dims[d], context->rank);
+            logical[d] = local_to_logical(context->mesh, node->type, node->shape.dims[d], context->rank, index[d]);
         int held = 0;
         for (int64_t c = 0; c < context->mesh->axes[axis].size && (reduces || !held); c++) {
             double value;
@@ -115,6 +115,15 @@ static const OpCase cases_all_to_all[] = {
      "tensor x: f32[a, c, b] {data: sharded(a)}\n"
      "%0 = input x; %1 = all_to_all(%0, axis = 0, from = a, to = b) : f32[a, c, b] {data: sharded(b)}; output %1 }"},
     {0}};
+static const OpCase cases_pass[] = {
+    {.what = "to the next of four",
+     .low = -2,
+     .high = 2,
+     .graph = "graph case { mesh data = 4; dim a = 8, b = 3; tensor x: f32[a, b] {data: sharded(a, balanced)}\n"
+              "%0 = input x; %1 = pass(%0, axis = 0) : f32[a, b] {data: sharded(a, balanced, turn 1)}\n"
+              "%2 = exp(%1) : f32[a, b] {data: sharded(a, balanced, turn 1)}\n"
+              "%3 = pass(%2, axis = 0) : f32[a, b] {data: sharded(a, balanced, turn 2)}; output %3 }"},
+    {0}};
 static const OpCase cases_shard[] = {
     {.what = "along one axis",
      .low = -2,
@@ -145,6 +154,10 @@ const OpInfo op_info_reduce_scatter = {
 const OpInfo op_info_all_to_all = {
     ENTRY(all_to_all, ALL_TO_ALL), .doc = "sharded along one dimension to sharded along another",
     .attrs = {{"axis", ATTR_INT, NAN}, {"from", ATTR_DIM, NAN}, {"to", ATTR_DIM, NAN}}, .eval = eval_moving};
+
+const OpInfo op_info_pass = {ENTRY(pass, PASS),
+                             .doc = "a step of a ring: every rank hands its part to the next along the axis",
+                             .attrs = {{"axis", ATTR_INT, NAN}}, .eval = eval_moving};
 
 const OpInfo op_info_shard = {ENTRY(shard, SHARD), .doc = "replicated on an axis to sharded: every rank keeps its part",
                               .attrs = {{"axis", ATTR_INT, NAN}, {"dim", ATTR_DIM, NAN}}, .eval = eval_moving};

@@ -47,12 +47,10 @@ static void eval_random(EvalContext *context, const Node *node, const Array *con
                         double (*draw)(uint32_t, uint32_t, uint32_t)) {
     uint32_t key = (uint32_t)node_attr(node, "key")->integer;
     for (int i = 0; i < node->n_in; i++) key = random_mix(key, low_bits(in[i]->at[0]), i);
-    int64_t start[MAX_RANK], index[MAX_RANK] = {0};
-    for (int d = 0; d < node->shape.n; d++) start[d] = eval_offset(context, node, node->shape.dims[d]);
-    int64_t at = 0;
+    int64_t index[MAX_RANK] = {0}, at = 0;
     do {
         int64_t logical[MAX_RANK];
-        for (int d = 0; d < node->shape.n; d++) logical[d] = start[d] + index[d];
+        for (int d = 0; d < node->shape.n; d++) logical[d] = eval_logical(context, node, node->shape.dims[d], index[d]);
         uint32_t row, column;
         place(node, logical, &row, &column);
         out->at[at++] = draw(key, row, column);

@@ -127,14 +127,13 @@ static void eval_const(EvalContext *context, const Node *node, const Array *cons
 
 static void eval_vector(EvalContext *context, const Node *node, const Array *const *in, Array *const *out) {
     (void)in;
-    int64_t start = eval_offset(context, node, node->shape.dims[0]);
-    for (int64_t i = 0; i < out[0]->n; i++) out[0]->at[i] = node_attr(node, "values")->list[start + i];
+    const double *values = node_attr(node, "values")->list;
+    for (int64_t i = 0; i < out[0]->n; i++) out[0]->at[i] = values[eval_logical(context, node, node->shape.dims[0], i)];
 }
 
 static void eval_ramp(EvalContext *context, const Node *node, const Array *const *in, Array *const *out) {
     (void)in;
-    int64_t start = eval_offset(context, node, node->shape.dims[0]);
-    for (int64_t i = 0; i < out[0]->n; i++) out[0]->at[i] = (double)(start + i);
+    for (int64_t i = 0; i < out[0]->n; i++) out[0]->at[i] = (double)eval_logical(context, node, node->shape.dims[0], i);
 }
 
 static void eval_layer_index(EvalContext *context, const Node *node, const Array *const *in, Array *const *out) {
