@@ -179,7 +179,7 @@ static void try_flat(const Choices *c, const Node *node, int axis, const Iterati
         bool whole = in->shape.n == 0, same = shape_equal(&in->shape, &node->shape);
         if (!whole && !same) return;
         way.in[i] = whole ? replicated : flat;
-        wanted |= same && (type_is_flat(in->type[axis]) || is_stored(in));
+        wanted |= same && (type_is_flat(in->type[axis]) || is_stored(in) || (c->once && map_get(&c->weights, in)));
     }
     if (!wanted) return;
     weigh(c, node, axis, true, &way);

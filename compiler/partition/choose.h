@@ -25,6 +25,7 @@ typedef struct Choices {
     VEC(Made) made;
     Map made_of; /* value -> 1 + index of its last one in `made` */
     Map weights; /* nodes that are weights, or a layer's slice, another view or precision of one */
+    bool once;   /* the graph runs once a step: what it makes of weights is for their update, or for a norm */
     Map stacked; /* repeat node -> AxisType *: wanted types of its results, MAX_MESH each; only cuts count */
 } Choices;
 
