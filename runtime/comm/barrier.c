@@ -42,6 +42,13 @@ static inline void pause_core(void) {
 #endif
 }
 
+int prt_describe_rank(const PrtJob *job, int number, char *text, size_t size) {
+    const PrtStatus *status = &job->status[number];
+    const char *doing = atomic_load(&status->doing), *where = atomic_load(&status->where);
+    return snprintf(text, size, "rank %d (step %lld, %s%s%s)", number, (long long)atomic_load(&status->step),
+                    doing ? doing : "starting", where ? ", in " : "", where ? where : "");
+}
+
 /* "rank 1 (in F of micro-batch 2, step 7), rank 3 (...)" of those that have not come. */
 static void name_missing(const PrtJob *job, const PrtGroup *group, unsigned long long phase, char *text, size_t size) {
     size_t at = 0;
@@ -49,12 +56,8 @@ static void name_missing(const PrtJob *job, const PrtGroup *group, unsigned long
     for (int j = 0; j < group->size && at + 1 < size; j++) {
         int other = group->first + j * group->stride;
         if (atomic_load(&job->slots[group->slot * job->n_ranks + other].phase) >= phase) continue;
-        const PrtStatus *status = &job->status[other];
-        const char *doing = atomic_load(&status->doing), *where = atomic_load(&status->where);
-        int n = snprintf(text + at, size - at, "%srank %d (step %lld, %s%s%s)", at ? ", " : "", other,
-                         (long long)atomic_load(&status->step), doing ? doing : "starting", where ? ", in " : "",
-                         where ? where : "");
-        at += n > 0 ? (size_t)n : 0;
+        if (at) at += (size_t)snprintf(text + at, size - at, ", ");
+        if (at < size) at += (size_t)prt_describe_rank(job, other, text + at, size - at);
     }
 }
 

@@ -53,25 +53,36 @@ typedef struct Meeting {
     PrtRank *rank;
     const PrtCollective *what;
     PrtGroup group;
-    PrtSlot *slots; /* of the axis, by rank number */
+    PrtSlot *slots;  /* of the axis, by rank number; or */
+    PrtPosts *posts; /* where what was started is announced, as `number` */
+    unsigned number;
     int turn;
     bool by_value;
 } Meeting;
 
 static const PrtSlot *slot_of(const Meeting *m, int j) { return &m->slots[m->group.first + j * m->group.stride]; }
 
+static const PrtFlight *flight_of(const Meeting *m, int j) {
+    return &m->posts[m->group.first + j * m->group.stride].ring[m->number % PRT_FLIGHTS];
+}
+
+static const PrtCollective *what_of(const Meeting *m, int j) {
+    return m->posts ? flight_of(m, j)->what : slot_of(m, j)->what[m->turn];
+}
+
+static uint32_t *output_of(const Meeting *m, int j) { return m->posts ? flight_of(m, j)->out : slot_of(m, j)->out; }
+
 static const uint32_t *input_of(const Meeting *m, int j) {
+    if (m->posts) return flight_of(m, j)->in;
     const PrtSlot *slot = slot_of(m, j);
     return m->by_value ? slot->values[m->turn] : slot->in;
 }
 
 /* Every rank of the group must be in the same collective: else the program is wrong, and says so at once. */
 static void check_same(const Meeting *m) {
-    const PrtSlot *mine = slot_of(m, m->group.me);
-    uint64_t sequence = m->rank->sequence[m->group.slot];
+    uint64_t sequence = m->posts ? m->number : m->rank->sequence[m->group.slot];
     for (int j = 0; j < m->group.size; j++) {
-        const PrtSlot *other = slot_of(m, j);
-        const PrtCollective *a = mine->what[m->turn], *b = other->what[m->turn];
+        const PrtCollective *a = m->what, *b = what_of(m, j);
         if (a == b || !b) continue;
         if (a->kind == b->kind && a->elements == b->elements && a->outer == b->outer && a->inner == b->inner &&
             a->dtype == b->dtype && a->reduce == b->reduce) {
@@ -99,13 +110,13 @@ static void all_reduce_rows(void *const *pointers, int64_t first, int64_t last) 
     for (int64_t chunk = first; chunk < last; chunk++) {
         int64_t lo = start + chunk * CHUNK, n = end - lo < CHUNK ? end - lo : CHUNK;
         reduce_chunk(m, lo, n, sum);
-        for (int j = 0; j < m->group.size; j++) memcpy((uint32_t *)slot_of(m, j)->out + lo, sum, (size_t)n * 4);
+        for (int j = 0; j < m->group.size; j++) memcpy(output_of(m, j) + lo, sum, (size_t)n * 4);
     }
 }
 
 static void all_reduce(const Meeting *m) {
     if (m->by_value) { /* each rank makes the whole sum for itself */
-        reduce_chunk(m, 0, m->what->elements, slot_of(m, m->group.me)->out);
+        reduce_chunk(m, 0, m->what->elements, output_of(m, m->group.me));
         return;
     }
     int64_t n = m->what->elements, lines = (n + 15) / 16; /* of the cache: no two ranks write the same */
@@ -121,7 +132,7 @@ static void all_reduce(const Meeting *m) {
 
 static void reduce_scatter(const Meeting *m) {
     const PrtCollective *c = m->what;
-    uint32_t *out = slot_of(m, m->group.me)->out;
+    uint32_t *out = output_of(m, m->group.me);
     for (int64_t o = 0; o < c->outer; o++) {
         int64_t from = (o * m->group.size + m->group.me) * c->inner;
         for (int64_t i = 0; i < c->inner; i += CHUNK) {
@@ -133,7 +144,7 @@ static void reduce_scatter(const Meeting *m) {
 
 static void all_gather(const Meeting *m) {
     const PrtCollective *c = m->what;
-    uint32_t *out = slot_of(m, m->group.me)->out;
+    uint32_t *out = output_of(m, m->group.me);
     for (int64_t o = 0; o < c->outer; o++) {
         for (int j = 0; j < m->group.size; j++) {
             const uint32_t *in = input_of(m, j);
@@ -144,7 +155,7 @@ static void all_gather(const Meeting *m) {
 
 static void all_to_all(const Meeting *m) {
     const PrtCollective *c = m->what;
-    uint32_t *out = slot_of(m, m->group.me)->out;
+    uint32_t *out = output_of(m, m->group.me);
     for (int64_t o = 0; o < c->outer; o++) {
         for (int j = 0; j < m->group.size; j++) {
             const uint32_t *in = input_of(m, j);
@@ -177,22 +188,47 @@ static void check_address(PrtRank *rank, const PrtCollective *c, const void *p) 
     }
 }
 
-void prt_collective(PrtRank *rank, const PrtCollective *c, const void *in, void *out) {
-    if (c->kind < 0 || c->kind > PRT_ALL_TO_ALL || c->axis < 0 || c->axis >= rank->n_axes) {
+static void (*const moves[])(const Meeting *) = {all_reduce, all_gather, reduce_scatter, all_to_all};
+
+void prt_flight_move(PrtRank *rank, const PrtGroup *group, PrtPosts *posts, unsigned number) {
+    Meeting m = {.rank = rank, .group = *group, .posts = posts, .number = number};
+    m.what = what_of(&m, group->me);
+    check_same(&m);
+    double start = prt_trace_start(rank->trace);
+    moves[m.what->kind](&m);
+    prt_trace_end(rank->trace, m.what->where, start);
+}
+
+static PrtGroup axis_group(PrtRank *rank, const PrtCollective *c) {
+    if (c->kind < 0 || c->kind > PRT_ALL_TO_ALL || c->axis < 0 || c->axis >= rank->n_axes)
         prt_fail(rank, "unknown collective (kind %d, axis %d)", c->kind, c->axis);
-    }
+    return prt_group(rank, c->axis);
+}
+
+/* A group of one rank does it alone: true. */
+static bool checked(PrtRank *rank, const PrtCollective *c, const PrtGroup *group, const void *in, void *out) {
     bool words =
         c->dtype == 0 || c->dtype == 4 || (c->dtype == 5 && (c->reduce == 0 || c->reduce == 3)); /* f32, i32, u32 */
     if (!words) prt_fail(rank, "%s: collectives of this dtype (%d) are not built", c->where, c->dtype);
-    Meeting m = {.rank = rank, .what = c, .group = prt_group(rank, c->axis)};
-    if (m.group.size == 1 || !rank->job) {
+    if (group->size == 1 || !rank->job) {
         alone(c, in, out);
-        return;
+        return true;
     }
-    static void (*const moves[])(const Meeting *) = {all_reduce, all_gather, reduce_scatter, all_to_all};
-    double start = prt_trace_start(rank->trace);
     check_address(rank, c, in);
     check_address(rank, c, out);
+    return false;
+}
+
+bool prt_collective_alone(PrtRank *rank, const PrtCollective *c, const void *in, void *out) {
+    PrtGroup group = axis_group(rank, c);
+    return checked(rank, c, &group, in, out);
+}
+
+void prt_collective(PrtRank *rank, const PrtCollective *c, const void *in, void *out) {
+    Meeting m = {.rank = rank, .what = c, .group = axis_group(rank, c)};
+    if (checked(rank, c, &m.group, in, out)) return;
+    if (rank->flying[c->axis]) prt_collective_finish(rank, c->axis);
+    double start = prt_trace_start(rank->trace);
     m.slots = &rank->job->slots[m.group.slot * rank->n_ranks];
     PrtSlot *mine = &m.slots[rank->number];
     m.turn = (int)(++rank->sequence[m.group.slot] & 1);

@@ -11,6 +11,7 @@ int64_t prt_job_bytes(int n_ranks, int n_axes) {
     size_t groups = (size_t)n_ranks * (size_t)(n_axes + 1);
     size_t bytes = (sizeof(PrtJob) + 63) / 64 * 64;
     bytes += (size_t)n_ranks * sizeof(PrtStatus) + groups * (sizeof(PrtBarrier) + sizeof(PrtSlot));
+    bytes += (size_t)n_ranks * (size_t)n_axes * sizeof(PrtPosts);
     return (int64_t)((bytes + 4095) / 4096 * 4096);
 }
 
@@ -27,6 +28,8 @@ PrtJob *prt_job_init(void *memory, int n_ranks, int n_axes) {
     job->barriers = (PrtBarrier *)(void *)at;
     at += groups * sizeof(PrtBarrier);
     job->slots = (PrtSlot *)(void *)at;
+    at += groups * sizeof(PrtSlot);
+    job->posts = (PrtPosts *)(void *)at;
     return job;
 }
 

@@ -39,6 +39,25 @@ typedef struct PrtStatus {
     int64_t shown[2]; /* see prt_show */
 } PrtStatus;
 
+#define PRT_FLIGHTS 256
+
+/* A collective that was started and is not finished. */
+typedef struct PrtFlight {
+    const PrtCollective *what;
+    const void *in;
+    void *out;
+} PrtFlight;
+
+/* What a rank has started on an axis, and its shares of that it has done: two counters that only grow. A place of the
+ * ring is used again when every rank of the group has done its share of what stood there. */
+typedef struct PrtPosts {
+    _Alignas(64) atomic_uint posted; /* a futex word, as `moved` */
+    atomic_uint posted_waiting;
+    _Alignas(64) atomic_uint moved;
+    atomic_uint moved_waiting;
+    PrtFlight ring[PRT_FLIGHTS]; /* flight f, counted from 1, is at f mod PRT_FLIGHTS */
+} PrtPosts;
+
 #define PRT_CHANNEL_DEPTH 64
 
 /* From one rank to another: messages, which the receiver copies from where the sender made them. */
@@ -69,6 +88,7 @@ struct PrtJob {
     PrtStatus *status;         /* [n_ranks] */
     PrtBarrier *barriers;      /* [n_axes + 1][n_ranks]: that of a group is its first rank's */
     PrtSlot *slots;            /* [n_axes + 1][n_ranks] */
+    PrtPosts *posts;           /* [n_axes][n_ranks] */
     PrtChannel *channels;      /* [n_channels][n_ranks]: by the sender's number; NULL: none */
 };
 

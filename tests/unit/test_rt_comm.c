@@ -265,6 +265,12 @@ static const int64_t stressed[] = {1, 64, 65, 700, 1366, 2048, 2049, STRESSED};
 enum { STRESSES = sizeof stressed / sizeof *stressed };
 static PrtCollective stress[2][STRESSES];
 
+static void describe_stress(void) {
+    for (int axis = 0; axis < 2; axis++)
+        for (int s = 0; s < STRESSES; s++)
+            stress[axis][s] = (PrtCollective){PRT_ALL_REDUCE, axis, 0, 0, stressed[s], 1, stressed[s], "stress"};
+}
+
 /* Now and then, differently for each rank. */
 static void dawdle(uint64_t *random) {
     *random = *random * 6364136223846793005u + 1442695040888963407u;
@@ -296,12 +302,80 @@ static void stress_body(Member *m) {
 static void test_many_in_a_row(void **state) {
     (void)state;
     World world = {0};
-    for (int axis = 0; axis < 2; axis++) {
-        for (int s = 0; s < STRESSES; s++)
-            stress[axis][s] = (PrtCollective){PRT_ALL_REDUCE, axis, 0, 0, stressed[s], 1, stressed[s], "stress"};
-    }
+    describe_stress();
     run_world(&world, ROWS, COLUMNS, 60, stress_body);
     expect_all_well(&world);
+}
+
+/* ---- started and finished later: several at a time, on both axes, some meeting at once in between ---- */
+
+enum { FLIGHTS = 6 };
+
+static void flight_body(Member *m) {
+    static float memory[RANKS][FLIGHTS][STRESSED];
+    uint64_t random = (uint64_t)m->rank.number + 7;
+    for (int round = 0; round < ROUNDS; round++) {
+        int n = round % FLIGHTS + 1, axes[FLIGHTS], of[FLIGHTS];
+        float expected[FLIGHTS];
+        for (int f = 0; f < n; f++) {
+            axes[f] = (round / 3 + f) % 2, of[f] = (round * 5 + f * 3) % STRESSES;
+            int ranks[RANKS], size = group_of(m, axes[f], ranks);
+            float *x = memory[m->rank.number][f];
+            expected[f] = 0;
+            for (int j = 0; j < size; j++) expected[f] += (float)(ranks[j] + round + f);
+            for (int64_t i = 0; i < stressed[of[f]]; i++) x[i] = (float)(m->rank.number + round + f);
+            dawdle(&random);
+            if (f == 3)
+                prt_collective(&m->rank, &stress[axes[f]][of[f]], x, x);
+            else
+                prt_collective_start(&m->rank, &stress[axes[f]][of[f]], x, x);
+        }
+        for (int axis = 0; axis < 2; axis++) {
+            dawdle(&random);
+            prt_collective_finish(&m->rank, axis);
+            for (int f = 0; f < n; f++)
+                for (int64_t i = 0; i < stressed[of[f]] && axes[f] == axis; i++)
+                    CHECK(memory[m->rank.number][f][i] == expected[f]);
+        }
+    }
+}
+
+/* More than the ring holds. */
+static void many_flights_body(Member *m) {
+    static float memory[RANKS][3 * PRT_FLIGHTS];
+    float *x = memory[m->rank.number];
+    for (int f = 0; f < 3 * PRT_FLIGHTS; f++) x[f] = (float)f;
+    for (int f = 0; f < 3 * PRT_FLIGHTS; f++) prt_collective_start(&m->rank, &stress[1][0], &x[f], &x[f]);
+    prt_collective_finish(&m->rank, 1);
+    for (int f = 0; f < 3 * PRT_FLIGHTS; f++) CHECK(x[f] == (float)(f * COLUMNS));
+}
+
+static void test_flights(void **state) {
+    (void)state;
+    World world = {0};
+    describe_stress();
+    run_world(&world, ROWS, COLUMNS, 60, flight_body);
+    expect_all_well(&world);
+    run_world(&world, ROWS, COLUMNS, 60, many_flights_body);
+    expect_all_well(&world);
+}
+
+static void absent_body(Member *m) {
+    static float memory[RANKS];
+    if (m->rank.number == 1) return;
+    prt_collective_start(&m->rank, &stress[1][0], &memory[m->rank.number], &memory[m->rank.number]);
+    prt_collective_finish(&m->rank, 1);
+}
+
+static void test_flight_names_the_missing(void **state) {
+    (void)state;
+    World world = {0};
+    describe_stress();
+    run_world(&world, 1, 2, 0.2, absent_body);
+    assert_int_equal(world.members[0].left, PRT_EXIT_FAILED);
+    assert_non_null(strstr(world.job->message, "missing rank 1"));
+    assert_non_null(strstr(world.job->message, "stress"));
+    free(world.job);
 }
 
 /* Each rank of a row sends to the next, through channels of one to four messages. */
@@ -428,6 +502,8 @@ int main(void) {
         cmocka_unit_test(test_order_of_sums),
         cmocka_unit_test(test_moves),
         cmocka_unit_test(test_many_in_a_row),
+        cmocka_unit_test(test_flights),
+        cmocka_unit_test(test_flight_names_the_missing),
         cmocka_unit_test(test_channels),
         cmocka_unit_test(test_votes),
         cmocka_unit_test(test_failure_frees_the_others),
