@@ -278,6 +278,23 @@ static void choose_sum(Choices *c, Node *node, int axis) {
     node->type[axis] = replicated;
 }
 
+/* Whether every rank of the axis has all that the node reads, and nobody wants a part of what it makes: most scalars
+ * and most axes of a large mesh. */
+static bool is_whole(const Choices *c, const Node *node, int axis) {
+    const AxisRules *rules = &c->layout->axes[axis];
+    if (rules->stored || rules->attention) return false;
+    for (int i = 0; i < node->n_in; i++)
+        if (node->in[i]->type[axis].kind != AXIS_REPLICATED) return false;
+    return layout_type(c->layout, axis, &node->shape).kind == AXIS_REPLICATED;
+}
+
+static void choose_whole(Choices *c, Node *node, int axis) {
+    NodeChoice *choice = choice_of(c, node);
+    for (int i = 0; i < node->n_in; i++) choice->need[i * MAX_MESH + axis] = replicated;
+    node->type[axis] = replicated;
+    for (int k = 0; k < node->n_outs; k++) node->outs[k].type[axis] = replicated;
+}
+
 static void choose_axis(Choices *c, Node *node, const Iteration *space, int axis) {
     if (op_info(node)->lower == LOWER_COLLECTIVE) {
         choose_sum(c, node, axis);
@@ -285,6 +302,10 @@ static void choose_axis(Choices *c, Node *node, const Iteration *space, int axis
     }
     if (op_info(node)->lower == LOWER_VIEW) {
         choose_view(c, node, axis);
+        return;
+    }
+    if (is_whole(c, node, axis)) {
+        choose_whole(c, node, axis);
         return;
     }
     Way best = {.out = replicated};
