@@ -121,11 +121,13 @@ char *arena_strndup(Arena *arena, const char *text, size_t length) {
 }
 
 char *arena_vprintf(Arena *arena, const char *format, va_list args) {
+    char most[256]; /* nearly all are short: formatted once */
     va_list again;
     va_copy(again, args);
-    int length = vsnprintf(NULL, 0, format, again);
+    int length = vsnprintf(most, sizeof most, format, again);
     va_end(again);
     CHECK(length >= 0);
+    if ((size_t)length < sizeof most) return arena_strndup(arena, most, (size_t)length);
     char *text = arena_alloc(arena, (size_t)length + 1);
     vsnprintf(text, (size_t)length + 1, format, args);
     return text;

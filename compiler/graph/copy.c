@@ -5,7 +5,8 @@
 #include "graph/copy.h"
 
 typedef struct SharedNode {
-    Node *node;
+    Node *node;  /* with the target's inputs */
+    Node *value; /* itself, or what a composite was expanded to */
     struct SharedNode *next;
 } SharedNode;
 
@@ -125,6 +126,24 @@ static bool same_node(const Node *known, const Node *wanted, Node *const *in, co
     return true;
 }
 
+/* An equal scalar composite of this region is expanded once; `*place` is where to note a new one. */
+static Node *shared_composite(Copy *copy, const Node *node, Node *const *in, SharedNode **place) {
+    if (node->shape.n || node->n_outs) return NULL;
+    Arena *arena = copy->to->arena;
+    AttrValue *attrs = copy_attrs(copy, node);
+    const void *key = (const void *)(uintptr_t)node_hash(node->op, in, node->n_in, attrs, NULL, node->backward);
+    SharedNode *chain = map_get(&copy->level->shared, key);
+    for (SharedNode *at = chain; at; at = at->next)
+        if (same_node(at->node, node, in, attrs, NULL)) return at->value;
+    *place = NEW(arena, SharedNode);
+    (*place)->node = NEW(arena, Node);
+    *(*place)->node = *node;
+    (*place)->node->in = (Node **)in, (*place)->node->attrs = attrs;
+    (*place)->next = chain;
+    map_put(arena, &copy->level->shared, key, *place);
+    return NULL;
+}
+
 /* The node with new inputs: an equal one of this region, or a new one. */
 static Node *share_or_build(Copy *copy, const Node *node, Node *const *in) {
     CopyLevel *level = copy->level;
@@ -134,9 +153,10 @@ static Node *share_or_build(Copy *copy, const Node *node, Node *const *in) {
     SharedNode *chain = map_get(&level->shared, key);
     bool collective = op_info(node)->lower == LOWER_COLLECTIVE; /* all stages of a pipeline must have the same */
     for (SharedNode *at = collective ? NULL : chain; at; at = at->next)
-        if (same_node(at->node, node, in, attrs, tensor)) return at->node;
+        if (same_node(at->node, node, in, attrs, tensor)) return at->value;
     SharedNode *added = NEW(copy->to->arena, SharedNode);
     added->node = tensor ? build_input(&copy->b, tensor) : build_op(&copy->b, node->op, in, node->n_in, attrs);
+    added->value = added->node;
     added->next = chain;
     map_put(copy->to->arena, &level->shared, key, added);
     return added->node;
@@ -180,9 +200,14 @@ static Node *expand_one(Copy *copy, const Node *node, Node *const *in, CopyRule 
         return copy_value(copy, value);
     }
     if (info->expand) {
-        Node *value = info->expand(&copy->b, here, in);
+        SharedNode *place = NULL;
+        Node *value = shared_composite(copy, here, in, &place);
+        if (value) return value;
+        value = info->expand(&copy->b, here, in);
         settle(copy, first);
-        return copy_value(copy, value);
+        value = copy_value(copy, value);
+        if (place) place->value = value;
+        return value;
     }
     Node **results = NEW_N(copy->to->arena, Node *, info->n_results);
     info->expand_results(&copy->b, here, in, results);

@@ -23,6 +23,15 @@ Value *value_new(Lowering *l, Node *node) {
 
 /* ---- places given beforehand -------------------------------------------------------------------- */
 
+/* A flat range without padding has the bytes of the tensor that it stands for: it is made where that is wanted. */
+static bool give_flat(Lowering *l, Node *node, const Location *place) {
+    Node *range = node->in[0];
+    bool same = lower_bytes(l, node->dtype, &node->shape, node) == lower_bytes(l, range->dtype, &range->shape, range);
+    if (!same || !range->mark || !place_is_row_major(l, node, place)) return false;
+    Location flat = place_row_major(l, range, place->ref);
+    return give_place(l, range, &flat, false);
+}
+
 bool give_place(Lowering *l, Node *node, const Location *place, bool accumulate) {
     (void)l;
     if (!node->mark) return false;
@@ -40,6 +49,7 @@ bool give_place(Lowering *l, Node *node, const Location *place, bool accumulate)
         value->fixed = true;
         return true;
     }
+    if (node->op == OP_UNFLATTEN) return !accumulate && give_flat(l, node, place);
     LowerKind lower = op_info(node)->lower;
     bool can_add = lower == LOWER_PRODUCT || lower == LOWER_SCATTER || node_in_loop(node);
     if (!value->unit || value->has_place || value->fixed || (accumulate && !can_add)) return false;
@@ -113,12 +123,14 @@ static bool unit_is_single_pass(const Unit *unit) {
 /* Whether the tensor's old contents are read by nothing that runs after the value is written over them. */
 static bool old_value_is_done(const Lowering *l, const UnitList *units, const ValueList *reads, const Tensor *tensor,
                               const Node *value) {
-    const Node *maker = value->op == OP_RESULT ? value->in[0] : value;
+    const Node *made = value->op == OP_UNFLATTEN ? value->in[0] : value;
+    const Node *maker = made->op == OP_RESULT ? made->in[0] : made;
     int writer = unit_index(units, value_of(maker)->unit);
     if (writer < 0) return false;
     for (int u = writer; u < units->n; u++)
         for (int i = 0; i < reads[u].n; i++) {
             const Node *read = reads[u].at[i]->node;
+            while (op_info(read)->lower == LOWER_VIEW) read = read->in[0];
             if (read->op != OP_INPUT || read->tensor != tensor) continue;
             if (u > writer || (units->at[u]->kind == UNIT_LOOP && !unit_is_single_pass(units->at[u]))) return false;
             if (units->at[u]->kind != UNIT_LOOP && maker->op != OP_REPEAT) return false;

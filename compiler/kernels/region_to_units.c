@@ -47,9 +47,10 @@ static bool depends_on_marked(const Fusion *f, Unit *from) {
     return false;
 }
 
-/* Whether the units marked with the stamp, and `node`, can become one kernel: nothing in between may depend on them. */
+/* Whether the units marked with the stamp, and `node`, can become one kernel: nothing in between may depend on them. Of
+ * one unit alone, what its own nodes read does not. */
 static bool can_merge(const Fusion *f, Unit *const *units, int n, const Node *node) {
-    for (int u = 0; u <= n; u++) {
+    for (int u = n == 1; u <= n; u++) {
         const NodeList *nodes = u < n ? &units[u]->nodes : NULL;
         for (int i = 0; i < (nodes ? nodes->n : 1); i++) {
             const Node *member = nodes ? nodes->at[i] : node;

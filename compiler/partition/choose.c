@@ -19,6 +19,19 @@ NodeChoice *choice_of(Choices *c, const Node *node) {
     return choice;
 }
 
+static void add_made(Choices *c, const Node *value, int axis, AxisType type) {
+    vec_push(c->arena, &c->made, (Made){value, axis, type, (int)(intptr_t)map_get(&c->made_of, value)});
+    map_put(c->arena, &c->made_of, value, (void *)(intptr_t)c->made.n);
+}
+
+/* Forgets all but the first n. */
+static void forget_made(Choices *c, int n) {
+    while (c->made.n > n) {
+        const Made *last = &c->made.at[--c->made.n];
+        map_put(c->arena, &c->made_of, last->value, (void *)(intptr_t)last->before);
+    }
+}
+
 bool node_is_source(const Node *node) {
     return node->n_in == 0 && node->op != OP_INPUT && node->op != OP_PARAM && node->op != OP_POISON;
 }
@@ -47,9 +60,8 @@ static double convert_cost(const Choices *c, const Node *value, int axis, AxisTy
         value->type[axis].kind == AXIS_SHARDED && !type_is_flat(value->type[axis]) && map_get(&c->weights, value);
     if (node_is_source(value) && need.kind != AXIS_PARTIAL) return 0;
     if (need.kind == AXIS_PARTIAL && node_is_zero(value)) return 0;
-    for (int i = 0; i < c->made.n; i++)
-        if (c->made.at[i].value == value && c->made.at[i].axis == axis && axis_type_equal(c->made.at[i].type, need))
-            return 0;
+    for (int i = (int)(intptr_t)map_get(&c->made_of, value); i; i = c->made.at[i - 1].before)
+        if (c->made.at[i - 1].axis == axis && axis_type_equal(c->made.at[i - 1].type, need)) return 0;
     double bytes = local_bytes(c, value, axis);
     if (value->type[axis].kind == AXIS_SHARDED) bytes /= (double)c->layout->mesh.axes[axis].size;
     return conversion_bytes(&c->layout->mesh, axis, bytes, value->type[axis], need) * (stays ? weight_stays : 1);
@@ -174,7 +186,7 @@ static void try_flat(const Choices *c, const Node *node, int axis, const Iterati
         bool whole = in->shape.n == 0, same = shape_equal(&in->shape, &node->shape);
         if (!whole && !same) return;
         way.in[i] = whole ? replicated : flat;
-        wanted |= same && (type_is_flat(in->type[axis]) || is_stored(in));
+        wanted |= same && (type_is_flat(in->type[axis]) || is_stored(in) || (c->once && map_get(&c->weights, in)));
     }
     if (!wanted) return;
     weigh(c, node, axis, true, &way);
@@ -291,7 +303,7 @@ static void choose_view(Choices *c, Node *node, int axis) {
     if (dim && layout_cut(c->layout, axis, dim).layout != type.layout) dim = NULL;
     AxisType need = type.kind == AXIS_SHARDED && !dim ? replicated : type;
     choice_of(c, node)->need[axis] = need;
-    if (!axis_type_equal(node->in[0]->type[axis], need)) vec_push(c->arena, &c->made, (Made){node->in[0], axis, need});
+    if (!axis_type_equal(node->in[0]->type[axis], need)) add_made(c, node->in[0], axis, need);
     node->type[axis] = need;
     if (need.kind == AXIS_SHARDED) node->type[axis].dim = dim;
 }
@@ -310,9 +322,25 @@ static void refuse_way(const Choices *c, const Node *node, int axis) {
 /* A sum over the stages of a pipeline: each of them has a scalar of its own, whole on all other axes. */
 static void choose_sum(Choices *c, Node *node, int axis) {
     choice_of(c, node)->need[axis] = replicated;
-    if (!axis_type_equal(node->in[0]->type[axis], replicated))
-        vec_push(c->arena, &c->made, (Made){node->in[0], axis, replicated});
+    if (!axis_type_equal(node->in[0]->type[axis], replicated)) add_made(c, node->in[0], axis, replicated);
     node->type[axis] = replicated;
+}
+
+/* Whether every rank of the axis has all that the node reads, and nobody wants a part of what it makes: most scalars
+ * and most axes of a large mesh. */
+static bool is_whole(const Choices *c, const Node *node, int axis) {
+    const AxisRules *rules = &c->layout->axes[axis];
+    if (rules->stored || rules->attention) return false;
+    for (int i = 0; i < node->n_in; i++)
+        if (node->in[i]->type[axis].kind != AXIS_REPLICATED) return false;
+    return layout_type(c->layout, axis, &node->shape).kind == AXIS_REPLICATED;
+}
+
+static void choose_whole(Choices *c, Node *node, int axis) {
+    NodeChoice *choice = choice_of(c, node);
+    for (int i = 0; i < node->n_in; i++) choice->need[i * MAX_MESH + axis] = replicated;
+    node->type[axis] = replicated;
+    for (int k = 0; k < node->n_outs; k++) node->outs[k].type[axis] = replicated;
 }
 
 static void choose_axis(Choices *c, Node *node, const Iteration *space, int axis) {
@@ -322,6 +350,10 @@ static void choose_axis(Choices *c, Node *node, const Iteration *space, int axis
     }
     if (op_info(node)->lower == LOWER_VIEW) {
         choose_view(c, node, axis);
+        return;
+    }
+    if (is_whole(c, node, axis)) {
+        choose_whole(c, node, axis);
         return;
     }
     Way best = {.out = replicated};
@@ -337,8 +369,7 @@ static void choose_axis(Choices *c, Node *node, const Iteration *space, int axis
     choice->rings = (choice->rings & ~(1u << axis)) | (unsigned)best.ring << axis;
     for (int i = 0; i < node->n_in; i++) {
         choice->need[i * MAX_MESH + axis] = best.in[i];
-        if (!axis_type_equal(node->in[i]->type[axis], best.in[i]))
-            vec_push(c->arena, &c->made, (Made){node->in[i], axis, best.in[i]});
+        if (!axis_type_equal(node->in[i]->type[axis], best.in[i])) add_made(c, node->in[i], axis, best.in[i]);
     }
     node->type[axis] = best.out;
     for (int k = 0; k < node->n_outs; k++) {
@@ -378,7 +409,7 @@ static void choose_repeat(Choices *c, Node *node) {
                 param->type[a] = region->results.at[i]->type[a];
                 again = true;
             }
-        if (again) c->made.n = made;
+        if (again) forget_made(c, made);
     }
     for (int i = 0; i < node->n_in; i++)
         copy_types(&choice->need[i * MAX_MESH], i < region->n_carries ? region->params.at[i]->type : node->in[i]->type);

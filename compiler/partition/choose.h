@@ -14,6 +14,7 @@ typedef struct Made {
     const Node *value;
     int axis;
     AxisType type;
+    int before; /* 1 + index of the value's one before, or 0 */
 } Made;
 
 typedef struct Choices {
@@ -23,7 +24,9 @@ typedef struct Choices {
     Map of;       /* Node -> NodeChoice */
     double flops; /* of the node that is chosen */
     VEC(Made) made;
+    Map made_of; /* value -> 1 + index of its last one in `made` */
     Map weights; /* nodes that are weights, or a layer's slice, another view or precision of one */
+    bool once;   /* the graph runs once a step: what it makes of weights is for their update, or for a norm */
     Map stacked; /* repeat node -> AxisType *: wanted types of its results, MAX_MESH each; only cuts count */
 } Choices;
 

@@ -507,7 +507,7 @@ void graph_partition(Graph *graph, const Layout *layout) {
     Mesh *mesh = NEW(graph->arena, Mesh);
     *mesh = layout->mesh;
     type_tensors(graph, layout);
-    Choices choices = {.arena = graph->arena, .session = graph->session, .layout = layout};
+    Choices choices = {.arena = graph->arena, .session = graph->session, .layout = layout, .once = !graph->micro};
     want_stacked(&choices, graph);
     choose_region(&choices, &graph->top);
     insert_region(&choices, graph, &graph->top);

@@ -23,7 +23,7 @@ class Scale(t.Case):
         self.assert_equal_within(0.01, many, few)
 
     def test_layers_cost_nothing(self):
-        self.assert_equal_within(0.01, self.counts(layers=126), self.counts(layers=32))
+        self.assert_equal_within(0.01, self.counts(layers=126), self.counts(layers=64))
 
     def test_stages_cost_the_same_each(self):
         four, eight, sixteen = (self.counts(data=2, stages=n, layers=4 * n) for n in (4, 8, 16))

@@ -38,13 +38,18 @@ static Node *constant(Builder *b, double value) { return build_const(b, DT_F32, 
 
 /* 1 - beta^step. For small step it is the difference of nearly equal numbers (1 - 0.999 has lost 14 bits), so there the
  * series of 1 - exp(-x), x = -step * log(beta), is taken. */
-static Node *bias_correction(Builder *b, double beta, Node *step) {
-    Node *x = build_scale(b, step, -log(beta));
+static Node *expand_bias_correction(Builder *b, const Node *node, Node *const *in) {
+    Node *x = build_scale(b, in[0], -log(attr_number(node, "beta")));
     Node *series = constant(b, 1);
     for (int k = 9; k >= 2; k--)
         series = build_binary(b, OP_SUB, constant(b, 1), mul(b, build_scale(b, x, 1.0 / k), series));
     Node *direct = build_binary(b, OP_SUB, constant(b, 1), build_unary(b, OP_EXP, build_unary(b, OP_NEG, x)));
     return build_select(b, build_binary(b, OP_LT, x, constant(b, 0.5)), mul(b, x, series), direct);
+}
+
+/* An operator of its own: equal ones of all weights are expanded once. */
+static Node *bias_correction(Builder *b, double beta, Node *step) {
+    return build_op(b, OP_BIAS_CORRECTION, &step, 1, &(AttrValue){.number = beta});
 }
 
 static void expand_adamw(Builder *b, const Node *node, Node *const *in, Node **results) {
@@ -69,6 +74,11 @@ static void expand_sgd(Builder *b, const Node *node, Node *const *in, Node **res
 }
 
 /* ---- evaluation -------------------------------------------------------------------------------------------------- */
+
+static void eval_bias_correction(EvalContext *context, const Node *node, const Array *const *in, Array *const *out) {
+    (void)context;
+    for (int64_t i = 0; i < in[0]->n; i++) out[0]->at[i] = -expm1(in[0]->at[i] * log(attr_number(node, "beta")));
+}
 
 static void eval_adamw(EvalContext *context, const Node *node, const Array *const *in, Array *const *out) {
     (void)context;
@@ -122,6 +132,33 @@ static const OpCase cases_sgd[] = {
      .high = 2,
      .graph = STATE NUMBERS "%2 = sgd(@w, @g, @m, %0); %3 = result(%2, index = 0); output %3 }"},
     {0}};
+
+static const OpCase cases_bias_correction[] = {
+    {.what = "first steps",
+     .low = 1,
+     .high = 3,
+     .graph = "graph case { dim a = 6; tensor x: f32[a]\n%0 = bias_correction(@x, beta = 0.999); output %0 }"},
+    {.what = "late",
+     .low = 100,
+     .high = 5000,
+     .graph = "graph case { dim a = 6; tensor x: f32[a]\n%0 = bias_correction(@x, beta = 0.95); output %0 }"},
+    {0}};
+
+const OpInfo op_info_bias_correction = {
+    .op = OP_BIAS_CORRECTION,
+    .name = "bias_correction",
+    .family = "optim",
+    .doc = "1 - beta^step: what a moving average that began at zero is divided by",
+    .in = {"step"},
+    .attrs = {{"beta", ATTR_FLOAT, 0.9}},
+    .dims = "... -> ...",
+    .no_grad = true,
+    .flops = 30,
+    .expand = expand_bias_correction,
+    .lower = LOWER_EXPAND,
+    .eval = eval_bias_correction,
+    .cases = cases_bias_correction,
+};
 
 const OpInfo op_info_adamw = {
     .op = OP_ADAMW,
