@@ -148,6 +148,18 @@ static int carry_pos(const Cutter *c, const Node *node) {
     return c->split[index] ? POS_EVERY : 2 * c->n_chunks - 1;
 }
 
+/* What the backward pass alone needs stands where it follows from: what a repeat of the first stage saves is there. */
+static void place_saved(Cutter *c) {
+    for (int i = 0; i < c->graph->top.nodes.n; i++) {
+        const Node *node = c->graph->top.nodes.at[i];
+        int at = -1;
+        if (c->pos[node->id] != INT_MAX) continue;
+        for (int k = 0; k < node->n_in; k++)
+            if (c->pos[node->in[k]->id] > at) at = c->pos[node->in[k]->id];
+        c->pos[node->id] = at < 0 ? c->n_chunks - 1 : at;
+    }
+}
+
 static void place_forward(Cutter *c) {
     const NodeList *nodes = &c->graph->top.nodes;
     bool *heavy = NEW_N(c->arena, bool, c->graph->n_nodes + 1);
@@ -173,14 +185,14 @@ static void place_forward(Cutter *c) {
     }
     for (int i = nodes->n - 1; i >= 0; i--) { /* the first chunk that needs it */
         const Node *node = nodes->at[i];
-        if (c->pos[node->id] == INT_MAX && !node->backward) c->pos[node->id] = c->n_chunks - 1;
-        if (node->backward || c->pos[node->id] == POS_FREE) continue;
+        if (node->backward || c->pos[node->id] == POS_FREE || c->pos[node->id] == INT_MAX) continue;
         int at = c->pos[node->id] == POS_EVERY ? 0 : c->pos[node->id];
         for (int k = 0; k < node->n_in; k++) {
             int *pos = &c->pos[node->in[k]->id];
             if (heavy[node->in[k]->id] && !c->late[node->in[k]->id] && *pos >= 0 && at < *pos) *pos = at;
         }
     }
+    place_saved(c);
 }
 
 /* ---- edges -------------------------------------------------------------------------------------- */

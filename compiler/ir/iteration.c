@@ -391,7 +391,7 @@ static bool fits_sharded(const Node *node, int axis, const Dim *dim, const Itera
 
 static bool collective_fits(const Node *node, int axis) {
     AxisType from = node->in[0]->type[axis], to = node->type[axis];
-    if (node_attr(node, "axis")->integer != axis) return axis_type_equal(from, to);
+    if (!(collective_axes(node) >> axis & 1)) return axis_type_equal(from, to);
     /* a scalar that each stage of a pipeline has a part of: no type of one stage's graph says so */
     bool stages =
         node->op == OP_ALL_REDUCE && node->shape.n == 0 && from.kind == AXIS_REPLICATED && to.kind == AXIS_REPLICATED;

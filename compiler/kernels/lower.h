@@ -96,6 +96,9 @@ typedef struct CopySpace {
 } CopySpace;
 void lower_strided_copy(Lowering *l, const CopySpace *space, DType dtype, BufferRef from, BufferRef to, bool accumulate,
                         Span span);
+/* A collective along one axis, from one buffer to another; `c` says all but what it is for. */
+Kernel *lower_collective_kernel(Lowering *l, Node *node, Collective c, BufferRef in, BufferRef out);
+void lower_exchange(Lowering *l, Node *node);
 /* Zeros: n elements from `first` on, in each of `blocks` blocks. */
 void lower_zero(Lowering *l, Buffer *buffer, int64_t first, int64_t n, int64_t blocks, int64_t stride, DType dtype,
                 Span span);

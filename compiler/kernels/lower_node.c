@@ -364,7 +364,7 @@ static const char *value_name(const Node *x) {
     return x->op == OP_INPUT ? x->tensor->name : x->name ? x->name : op_info(x)->name;
 }
 
-static Kernel *collective_kernel(Lowering *l, Node *node, Collective c, BufferRef in, BufferRef out) {
+Kernel *lower_collective_kernel(Lowering *l, Node *node, Collective c, BufferRef in, BufferRef out) {
     Kernel *kernel = lower_kernel(l, KERNEL_COLLECTIVE, op_info(node)->name, node->span);
     kernel_add_ref(l, kernel, in);
     kernel_add_ref(l, kernel, out);
@@ -392,43 +392,6 @@ static void lower_shard(Lowering *l, Node *node, int axis) {
     lower_strided_copy(l, &space, node->dtype, in.ref, out.ref, false, node->span);
 }
 
-/* From one cut dimension to another: the parts for each rank are made contiguous, exchanged, and put in their places.
- */
-static void lower_exchange(Lowering *l, Node *node, int axis) {
-    Node *x = node->in[0];
-    Dim *old = x->type[axis].dim, *new = node->type[axis].dim;
-    int64_t n = l->graph->mesh->axes[axis].size, block = 1;
-    Location in = value_place(l, x), out = value_place(l, node);
-    CopySpace pack = {.n = node->shape.n + 1}, unpack = {.n = node->shape.n + 1};
-    int64_t part[MAX_RANK];
-    for (int i = 0; i < node->shape.n; i++) { /* of one block, the size of each dimension: both cuts at once */
-        part[i] = lower_extent(l, node, node->shape.dims[i]);
-        if (node->shape.dims[i] == old) part[i] = lower_extent(l, x, old);
-        block *= part[i];
-    }
-    pack.extent[0] = unpack.extent[0] = n;
-    pack.to[0] = unpack.from[0] = block;
-    int64_t stride = 1;
-    for (int i = node->shape.n - 1; i >= 0; i--) {
-        pack.extent[i + 1] = unpack.extent[i + 1] = part[i];
-        pack.from[i + 1] = in.stride[i], unpack.to[i + 1] = out.stride[i];
-        pack.to[i + 1] = unpack.from[i + 1] = stride;
-        stride *= part[i];
-        if (node->shape.dims[i] == new) pack.from[0] = part[i] * in.stride[i];
-        if (node->shape.dims[i] == old) unpack.to[0] = part[i] * out.stride[i];
-    }
-    Name name = intern(l->graph->session->names, "exchange");
-    BufferRef to_send = {
-        .buffer = lower_buffer(l, name, MEM_TEMPORARY, node->dtype, n * block * dtype_bytes(node->dtype), node->span)};
-    BufferRef received = {
-        .buffer = lower_buffer(l, name, MEM_TEMPORARY, node->dtype, n * block * dtype_bytes(node->dtype), node->span)};
-    lower_strided_copy(l, &pack, node->dtype, in.ref, to_send, false, node->span);
-    Collective c = {
-        .op = OP_ALL_TO_ALL, .axis = axis, .dtype = node->dtype, .elements = n * block, .outer = 1, .inner = block};
-    collective_kernel(l, node, c, to_send, received);
-    lower_strided_copy(l, &unpack, node->dtype, received, out.ref, false, node->span);
-}
-
 static void lower_collective(Lowering *l, Node *node) {
     Node *x = node->in[0];
     int axis = (int)node_attr(node, "axis")->integer;
@@ -437,7 +400,7 @@ static void lower_collective(Lowering *l, Node *node) {
         return;
     }
     if (node->op == OP_ALL_TO_ALL) {
-        lower_exchange(l, node, axis);
+        lower_exchange(l, node);
         return;
     }
     Location in = value_place(l, x);
@@ -470,7 +433,7 @@ static void lower_collective(Lowering *l, Node *node) {
         inner |= node->shape.dims[i] == cut.dim;
         *(inner ? &c.inner : &c.outer) *= lower_extent(l, part, node->shape.dims[i]);
     }
-    collective_kernel(l, node, c, in.ref, out.ref);
+    lower_collective_kernel(l, node, c, in.ref, out.ref);
     if (!direct) lower_copy(l, node, &out, &wanted, false);
 }
 

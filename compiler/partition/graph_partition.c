@@ -185,6 +185,14 @@ static Node *convert_axis(Inserter *in, Node *value, int axis, AxisType to) {
     return node;
 }
 
+/* Makes an exchange along one axis one along further axes. */
+static void exchange_along(Node *node, uint32_t outer) {
+    int axis = (int)node_attr(node, "axis")->integer;
+    set_attr(node, "outer", (AttrValue){.integer = outer});
+    for (int a = 0; a < axis; a++)
+        if (outer >> a & 1) node->type[a] = node->type[axis];
+}
+
 /* Whether a constant would stand in the padding of a flat range, where there have to be zeros. */
 static bool would_pad(const Inserter *in, const Node *value, const AxisType *need) {
     int axis = flat_axis(&in->choices->layout->mesh, need);
@@ -221,9 +229,10 @@ static bool step_is_valid(const Mesh *mesh, const AxisType *types, int axis, Axi
     return !cut_inside(mesh, types, axis, types[axis]) && !cut_inside(mesh, types, axis, to);
 }
 
-/* The steps of a conversion: one axis each, to a type. */
+/* The steps of a conversion: one axis each, to a type; or an exchange along further axes outside of it too. */
 typedef struct Steps {
     int axis[3 * MAX_MESH];
+    uint32_t outer[3 * MAX_MESH];
     AxisType to[3 * MAX_MESH];
     int n;
     AxisType types[MAX_MESH]; /* after them */
@@ -233,6 +242,34 @@ static void add_step(Steps *steps, int axis, AxisType to) {
     if (axis_type_equal(steps->types[axis], to)) return;
     steps->axis[steps->n] = axis;
     steps->to[steps->n++] = steps->types[axis] = to;
+}
+
+/* Whether this axis changes a cut of `old` into one of `new`, whole dimensions both. */
+static bool exchanges(const Steps *steps, const AxisType *need, int axis, const Dim *old, const Dim *new) {
+    AxisType from = steps->types[axis], to = need[axis];
+    return from.kind == AXIS_SHARDED && to.kind == AXIS_SHARDED && !type_is_flat(from) && !type_is_flat(to) &&
+           from.dim == old && to.dim == new &&old != new;
+}
+
+/* Where several axes change one cut dimension into another: one exchange among all their ranks, which keeps the parts
+ * in mesh order. Axis by axis, the parts of a rank would not lie side by side. */
+static void add_joint_exchanges(const Mesh *mesh, const AxisType *need, const Shape *shape, Steps *steps) {
+    for (int a = mesh->n - 1; a >= 0; a--) {
+        const Dim *old = steps->types[a].dim, *new = need[a].dim;
+        uint32_t outer = 0;
+        int axes = 1;
+        bool others = !exchanges(steps, need, a, old, new);
+        for (int b = 0; b < mesh->n && !others; b++) {
+            bool joins = b != a && exchanges(steps, need, b, old, new);
+            others |= b != a && !joins && (same_cut(steps->types[b], old) || same_cut(steps->types[b], new));
+            if (joins) outer |= 1u << b, axes++;
+        }
+        if (others || !outer || shape->n + axes > LOOP_MAX_AXES) continue;
+        for (int b = 0; b < a; b++)
+            if (outer >> b & 1) steps->types[b] = need[b];
+        steps->outer[steps->n] = outer;
+        add_step(steps, a, need[a]);
+    }
 }
 
 /* One step for each axis, from the outermost inwards or the other way. False where one would not be valid. */
@@ -259,7 +296,7 @@ static void steps_by_joining(const Mesh *mesh, const AxisType *need, Steps *step
     }
 }
 
-static Steps steps_between(const Mesh *mesh, const AxisType *from, const AxisType *need) {
+static Steps steps_between(const Mesh *mesh, const Shape *shape, const AxisType *from, const AxisType *need) {
     Steps start = {.n = 0}, steps;
     memcpy(start.types, from, sizeof start.types);
     for (int a = mesh->n - 1; a >= 0; a--) { /* what has to be whole */
@@ -272,8 +309,21 @@ static Steps steps_between(const Mesh *mesh, const AxisType *from, const AxisTyp
     if (steps_in_order(mesh, need, true, &steps)) return steps;
     steps = start;
     if (steps_in_order(mesh, need, false, &steps)) return steps;
+    add_joint_exchanges(mesh, need, shape, &start);
+    steps = start;
+    if (steps_in_order(mesh, need, true, &steps)) return steps;
     steps_by_joining(mesh, need, &start);
     return start;
+}
+
+/* The types before a value becomes a flat range: what is partial on other axes is joined after that, part by part. */
+static void partial_until_flat(const Mesh *mesh, const AxisType *from, const AxisType *need, AxisType *first) {
+    int axis = flat_axis(mesh, need);
+    bool becomes_flat = axis >= 0 && !type_is_flat(from[axis]);
+    for (int a = 0; a < mesh->n; a++) {
+        bool waits = becomes_flat && from[a].kind == AXIS_PARTIAL && need[a].kind == AXIS_REPLICATED;
+        first[a] = waits ? from[a] : need[a];
+    }
 }
 
 /* The value in the types that a use needs. */
@@ -291,11 +341,18 @@ static Node *convert(Inserter *in, Node *value, const AxisType *need, bool backw
         int first = in->out.n;
         for (int a = 0; a < mesh->n; a++)
             if (type_is_flat(result->type[a]) && !type_is_flat(need[a])) result = convert_from_flat(in, result, a);
-        Steps steps = steps_between(mesh, result->type, need);
-        for (int i = 0; i < steps.n; i++) result = convert_axis(in, result, steps.axis[i], steps.to[i]);
+        AxisType first_need[MAX_MESH];
+        partial_until_flat(mesh, result->type, need, first_need);
+        Steps steps = steps_between(mesh, &result->shape, result->type, first_need);
+        for (int i = 0; i < steps.n; i++) {
+            result = convert_axis(in, result, steps.axis[i], steps.to[i]);
+            if (steps.outer[i]) exchange_along(result, steps.outer[i]);
+        }
         for (int a = 0; a < mesh->n; a++)
             if (type_is_flat(need[a]) && !axis_type_equal(result->type[a], need[a]))
                 result = convert_to_flat(in, result, a, need[a]);
+        for (int a = 0; a < mesh->n; a++)
+            if (!axis_type_equal(first_need[a], need[a])) result = convert_axis(in, result, a, need[a]);
         for (int i = first; i < in->out.n; i++) in->out.at[i]->backward |= backward;
     }
     vec_push(in->graph->arena, &in->done, (Converted){value, result});
