@@ -384,8 +384,12 @@ static void insert_region(Choices *choices, Graph *graph, Region *region) {
         for (int i = 0; i < graph->outputs.n; i++) {
             Output *output = &graph->outputs.at[i];
             AxisType *type = output->tensor->type;
-            for (int a = 0; !output->tensor->typed && a < choices->layout->mesh.n; a++)
-                if (type[a].kind != AXIS_SHARDED) type[a] = output->value->type[a];
+            for (int a = 0; !output->tensor->typed && a < choices->layout->mesh.n; a++) {
+                AxisType made = output->value->type[a];
+                if (type[a].kind == AXIS_SHARDED) continue;
+                bool twice = type_is_flat(made) && flat_axis(&choices->layout->mesh, type) >= 0;
+                type[a] = twice ? (AxisType){.kind = AXIS_REPLICATED} : made; /* one axis alone stores it in parts */
+            }
             output->tensor->typed = true;
             output->value = with_zero_padding(&in, convert(&in, output->value, tensor_type(output->tensor), false));
         }
@@ -466,9 +470,17 @@ static void flatten_region(Graph *graph, const Layout *layout, Region *region) {
     }
 }
 
+/* A tensor that another graph of the step made flat, along an axis that this graph may not store on itself. */
+static void add_flat_dims(Graph *graph, const Shape *shape) {
+    for (int i = 0; i < shape->n; i++)
+        if (shape->dims[i]->is_flat && !graph_find_dim(graph, shape->dims[i]->name))
+            vec_push(graph->arena, &graph->dims, shape->dims[i]);
+}
+
 static void flatten_tensors(Graph *graph, const Layout *layout) {
     for (int i = 0; i < graph->tensors.n; i++) {
         Tensor *tensor = graph->tensors.at[i];
+        add_flat_dims(graph, &tensor->shape);
         if (flat_axis(&layout->mesh, tensor->type) < 0) continue;
         tensor->logical = tensor->shape;
         memcpy(tensor->logical_type, tensor->type, sizeof tensor->type);

@@ -48,7 +48,9 @@ static Case draw(Rng *r) {
         int n = 1 + pick(r, 3);
         for (int k = 0; k < n || (!c.n_words[a] && k < 20); k++) {
             int rule = a == 0 && k == 0 && pick(r, 3) ? RULE_BATCH : pick(r, 6);
-            if ((rule == RULE_HEAD && !c.attention) || (rule == RULE_EXPERT && !c.expert) || used[rule]) continue;
+            bool again = used[rule] && (rule == RULE_BATCH || rule == RULE_EXPERT) && pick(r, 3) == 0; /* on two axes */
+            for (int w = 0; w < c.n_words[a]; w++) again = again && c.words[a][w] != rule;
+            if ((rule == RULE_HEAD && !c.attention) || (rule == RULE_EXPERT && !c.expert) || (used[rule] && !again)) continue;
             used[rule] = true;
             c.words[a][c.n_words[a]++] = rule;
         }
