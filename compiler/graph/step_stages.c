@@ -509,13 +509,14 @@ static void add_transfer(Cutter *c, Step *from, Step *to, Tensor *out, Tensor *i
     vec_push(c->arena, &to->transfers, takes);
 }
 
-static void add_edges(Cutter *c, Step **stages, bool eval) {
+/* `alone`: what all of them are part of; NULL: of the forward pass or the backward pass, by position. */
+static void add_edges(Cutter *c, Step **stages, const TransferWhen *alone) {
     for (int i = 0; i < c->edges.n; i++) {
         const Edge *edge = &c->edges.at[i];
         int from = chunk_at(c, edge->from), to = chunk_at(c, edge->to), n = c->cut->n_stages;
         if (edge->out == edge->in) continue;
-        TransferWhen out = eval ? TRANSFER_EVAL : edge->from < c->n_chunks ? TRANSFER_F : TRANSFER_B;
-        TransferWhen in = eval ? TRANSFER_EVAL : edge->to < c->n_chunks ? TRANSFER_F : TRANSFER_B;
+        TransferWhen out = alone ? *alone : edge->from < c->n_chunks ? TRANSFER_F : TRANSFER_B;
+        TransferWhen in = alone ? *alone : edge->to < c->n_chunks ? TRANSFER_F : TRANSFER_B;
         add_transfer(c, stages[from % n], stages[to % n], edge->out, edge->in,
                      (Transfer){.when = out, .chunk = from / n}, to / n, in);
     }
@@ -718,6 +719,7 @@ Step **grad_to_stages(Session *s, const Program *program, const Train *train, co
     c.stage_tensors = NEW_N(s->arena, Map, cut->n_stages);
     c.chunk_tensors = NEW_N(s->arena, Map, cut->n_chunks);
     make_parts(&c);
+    Graph *decode = step_decode(&st);
     Step **steps = NEW_N(s->arena, Step *, cut->n_stages);
     StageWeights *stages = NEW_N(s->arena, StageWeights, cut->n_stages);
     int local = cut->n_chunks / cut->n_stages;
@@ -733,16 +735,25 @@ Step **grad_to_stages(Session *s, const Program *program, const Train *train, co
                            .stage_axis = cut->axis};
         steps[i]->bodies = NEW_N(s->arena, Graph *, local);
         steps[i]->evals = NEW_N(s->arena, Graph *, local);
+        if (decode) steps[i]->decodes = NEW_N(s->arena, Graph *, local);
         open_stage(&c, &stages[i], steps[i]);
     }
+    static const TransferWhen sampling = TRANSFER_DECODE, evaluating = TRANSFER_EVAL;
+    Graph **decodes = NULL;
+    if (decode) {
+        if (!cut_graph(&c, decode, "decode")) return NULL;
+        add_edges(&c, steps, &sampling);
+        decodes = c.chunks;
+    }
     if (!cut_graph(&c, st.step->eval, "eval")) return NULL;
-    add_edges(&c, steps, true);
+    add_edges(&c, steps, &evaluating);
     Graph **evals = c.chunks;
     if (!cut_graph(&c, st.step->body, "pipe")) return NULL;
-    add_edges(&c, steps, false);
+    add_edges(&c, steps, NULL);
     for (int chunk = 0; chunk < cut->n_chunks; chunk++) {
         steps[stage_of(&c, chunk)]->bodies[chunk / cut->n_stages] = c.chunks[chunk];
         steps[stage_of(&c, chunk)]->evals[chunk / cut->n_stages] = evals[chunk];
+        if (decode) steps[stage_of(&c, chunk)]->decodes[chunk / cut->n_stages] = decodes[chunk];
     }
     share_weights(&c, stages, steps, (const Graph *const *)evals);
     for (int i = 0; i < cut->n_stages; i++) close_stage(&c, &stages[i]);

@@ -46,6 +46,14 @@ static void partition(const Pass *pass, Graph *graph) {
     verify(pass, graph, "after partitioning");
 }
 
+/* There is one sequence: nothing is cut but what follows from weights that lie in parts. */
+static void partition_decode(const Pass *pass, Graph *graph) {
+    if (!graph) return;
+    Layout one = {.mesh = pass->plan->mesh, .flat_dims = pass->flat_dims};
+    graph_partition(graph, &one);
+    verify(pass, graph, "after partitioning");
+}
+
 static void partition_once(const Pass *pass, Step *step) {
     for (int i = 0; i < step->sent.n; i++) {
         const Tensor *sent = step->sent.at[i];
@@ -56,11 +64,8 @@ static void partition_once(const Pass *pass, Step *step) {
     }
     Graph *graphs[] = {step->update, step->begin, step->init, step->count, step->total, step->eval};
     for (size_t i = 0; i < sizeof graphs / sizeof *graphs; i++) partition(pass, graphs[i]);
-    if (!step->decode) return;
-    Layout one = {.mesh = pass->plan->mesh,
-                  .flat_dims = pass->flat_dims}; /* sampling runs on one rank, with whole weights */
-    graph_partition(step->decode, &one);
-    verify(pass, step->decode, "after partitioning");
+    partition_decode(pass, step->decode);
+    for (int k = 0; step->decodes && k < step->n_chunks; k++) partition_decode(pass, step->decodes[k]);
 }
 
 /* Before any of them has types: tensors are shared, so those that are stored in parts are so in all graphs. */
@@ -72,6 +77,7 @@ static void verify_all(const Pass *pass, const Step *step, const char *when) {
     for (int k = 0; k < step->n_chunks; k++) {
         verify(pass, step->bodies[k], when);
         verify(pass, step->evals[k], when);
+        if (step->decodes) verify(pass, step->decodes[k], when);
     }
 }
 
