@@ -169,6 +169,16 @@ static void stop_nonfinite(Trainer *t, const PrtStepLog *s) {
                        hint);
 }
 
+/* `log` statements: results called "log.NAME". */
+static void read_logged(const Trainer *t, PrtStepLog *s) {
+    for (int i = 0; i < t->role->n_results && s->n_logged < PRT_MAX_LOGGED; i++) {
+        const char *name = t->role->results[i].name;
+        if (strncmp(name, "log.", 4) != 0) continue;
+        s->logged[s->n_logged].name = name + 4;
+        s->logged[s->n_logged++].value = prt_result_read(t->rank, name);
+    }
+}
+
 /* One step with all that follows it. True: stop. */
 static bool train_step(Trainer *t, int64_t step, double *clock) {
     PrtRank *rank = t->rank;
@@ -179,6 +189,7 @@ static bool train_step(Trainer *t, int64_t step, double *clock) {
                     .loss = prt_result_read(rank, "loss"),
                     .grad_norm = prt_result_read(rank, "grad_norm"),
                     .val_loss = NAN};
+    read_logged(t, &s);
     bool bad = !isfinite(s.loss) || (prt_program_result(p, "grad_norm") && !isfinite(s.grad_norm));
     look_at_memory(t, step);
     int64_t seen = agree_on(t, (stop_signal(t) ? SEEN_STOP : 0) | (bad ? SEEN_NONFINITE : 0));

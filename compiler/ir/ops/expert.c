@@ -423,6 +423,12 @@ static const OpCase cases_to_slots[] = {
      .high = 1,
      .graph = PX "%0 = top_k(@p, over = [choice], k = 2, capacity = 0.8); %1 = result(%0, index = 2)\n"
                  "%2 = to_slots(@x, %1, over = [seq], pick = expert.pick); output %2 }"},
+    {.what = "a constant for each token",
+     .low = 0.1,
+     .high = 1,
+     .graph = PX "%0 = top_k(@p, over = [choice], k = 2, capacity = 0.8); %1 = result(%0, index = 2)\n"
+                 "%2 = const(value = 1, dtype = f32); %3 = broadcast(%2, dims = [batch, seq])\n"
+                 "%4 = to_slots(%3, %1, over = [seq], pick = expert.pick); output %4 }"},
     {0}};
 static const OpCase cases_from_slots[] = {
     {.what = "rows",
