@@ -466,6 +466,7 @@ static const Mistake mistakes[] = {
     {"embed -> ffn, gelu", "head -> ffn, gelu", {"P0254", "it has no dimension `head`", "test.plan:13:24"}},
     {"embed = 8", "embed = x", {"P0150", "`x` is unknown"}},
     {"x = x + nn.mlp(nn.layer_norm(x, embed), embed -> ffn, gelu)", "x = nn.linear(x, embed -> ffn)", {"P0260", "f32[batch, seq, embed]", "f32[batch, seq, ffn]"}},
+    {"cross_entropy(logits, labels, over vocab, weight = mask)", "dropless(slack = 2.0)", {"P9000", "in rounds of a smaller capacity, is not built yet"}},
     {"weight = mask)", "weight = labels)", {"P0257", "`weight` is a tensor of floats"}},
     {"    loss ", "    l = cross_entropy(logits, labels, over vocab, weight = mask)\n    loss = mean(l, over seq)\n    los ", {"P0257", "its weights would be lost"}},
     {"x = x + nn.mlp", "x = [1, 2] + nn.mlp", {"P0258", "a list needs the dimension"}},
