@@ -316,16 +316,6 @@ static Steps steps_between(const Mesh *mesh, const Shape *shape, const AxisType 
     return start;
 }
 
-/* The types before a value becomes a flat range: what is partial on other axes is joined after that, part by part. */
-static void partial_until_flat(const Mesh *mesh, const AxisType *from, const AxisType *need, AxisType *first) {
-    int axis = flat_axis(mesh, need);
-    bool becomes_flat = axis >= 0 && !type_is_flat(from[axis]);
-    for (int a = 0; a < mesh->n; a++) {
-        bool waits = becomes_flat && from[a].kind == AXIS_PARTIAL && need[a].kind == AXIS_REPLICATED;
-        first[a] = waits ? from[a] : need[a];
-    }
-}
-
 /* Whether a use in `phase` may read the conversion that another use has made. Within an action they share it; a later
  * one does when that saves a reduction, but a gathered copy is not kept from one action to another. */
 static bool may_share(const Inserter *in, const Node *value, const Node *result, Phase phase) {
@@ -352,9 +342,7 @@ static Node *convert(Inserter *in, Node *value, const AxisType *need, Phase phas
         int first = in->out.n;
         for (int a = 0; a < mesh->n; a++)
             if (type_is_flat(result->type[a]) && !type_is_flat(need[a])) result = convert_from_flat(in, result, a);
-        AxisType first_need[MAX_MESH];
-        partial_until_flat(mesh, result->type, need, first_need);
-        Steps steps = steps_between(mesh, &result->shape, result->type, first_need);
+        Steps steps = steps_between(mesh, &result->shape, result->type, need);
         for (int i = 0; i < steps.n; i++) {
             result = convert_axis(in, result, steps.axis[i], steps.to[i]);
             if (steps.outer[i]) exchange_along(result, steps.outer[i]);
@@ -362,8 +350,6 @@ static Node *convert(Inserter *in, Node *value, const AxisType *need, Phase phas
         for (int a = 0; a < mesh->n; a++)
             if (type_is_flat(need[a]) && !axis_type_equal(result->type[a], need[a]))
                 result = convert_to_flat(in, result, a, need[a]);
-        for (int a = 0; a < mesh->n; a++)
-            if (!axis_type_equal(first_need[a], need[a])) result = convert_axis(in, result, a, need[a]);
         for (int i = first; i < in->out.n; i++) {
             in->out.at[i]->backward |= phase != PHASE_F;
             in->out.at[i]->deferred |= phase == PHASE_W;
