@@ -139,6 +139,7 @@ static void print_step(const Step *step, Text *out) {
     for (int i = 0; i < step->n_chunks; i++) {
         graph_print(step->bodies[i], out);
         graph_print(step->evals[i], out);
+        if (step->decodes) graph_print(step->decodes[i], out);
     }
 }
 

@@ -16,7 +16,10 @@ static int64_t step_nodes(const Step *step) {
                              step->body, step->update, step->eval,  step->decode};
     int64_t n = 0;
     for (size_t i = 0; i < sizeof graphs / sizeof *graphs; i++) n += graph_nodes(graphs[i]);
-    for (int i = 0; i < step->n_chunks; i++) n += graph_nodes(step->bodies[i]) + graph_nodes(step->evals[i]);
+    for (int i = 0; i < step->n_chunks; i++) {
+        n += graph_nodes(step->bodies[i]) + graph_nodes(step->evals[i]);
+        if (step->decodes) n += graph_nodes(step->decodes[i]);
+    }
     return n;
 }
 

@@ -95,11 +95,12 @@ typedef struct Carry {
 } Carry;
 
 /* What each round hands out: an auxiliary loss (log NULL) or a logged value. */
-typedef struct Stacked {
+typedef struct HandedOut {
     Node *node;
     Name log;
     Span span;
-} Stacked;
+    Node *initial, *param, *sum; /* of the carry that adds it up */
+} HandedOut;
 
 /* An open region. */
 struct Frame {
@@ -115,7 +116,7 @@ struct Frame {
     VEC(Node *) capture_params;
     Carry *carries;
     int n_carries;
-    VEC(Stacked) stacked;
+    VEC(HandedOut) handed_out;
 };
 
 typedef struct Elaborator {

@@ -88,15 +88,33 @@ static bool carry_fits(Elaborator *e, const Carry *carry, const Node *next) {
 
 /* ---- closing ------------------------------------------------------------------------------------ */
 
+/* What each round hands out is added up in a carry of its own, from zero: a sum that any cut of the layers can hand on.
+ */
+static void open_sums(Elaborator *e, Frame *frame) {
+    for (int i = 0; i < frame->handed_out.n; i++) {
+        HandedOut *out = &frame->handed_out.at[i];
+        e->b.span = out->span;
+        out->param = region_add_param(&e->b, frame->region, out->node->dtype, out->node->shape);
+        out->sum = build_binary(&e->b, OP_ADD, out->param, out->node);
+        e->b.region = frame->region->parent;
+        out->initial = build_broadcast(&e->b, build_const(&e->b, out->node->dtype, 0), &out->node->shape);
+        e->b.region = frame->region;
+    }
+}
+
 /* Parameters came in the order of their first use; the region wants carries, slices, captures. */
 static Node **order_params(Elaborator *e, Frame *frame) {
     Region *region = frame->region;
-    int n = frame->n_carries + frame->slice_params.n + frame->capture_params.n, k = 0;
+    int n = frame->n_carries + frame->handed_out.n + frame->slice_params.n + frame->capture_params.n, k = 0;
     Node **inputs = NEW_N(e->arena, Node *, n + 1);
     region->params.n = 0;
     for (int i = 0; i < frame->n_carries; i++) {
         vec_push(e->arena, &region->params, frame->carries[i].param);
         inputs[k++] = frame->carries[i].initial;
+    }
+    for (int i = 0; i < frame->handed_out.n; i++) {
+        vec_push(e->arena, &region->params, frame->handed_out.at[i].param);
+        inputs[k++] = frame->handed_out.at[i].initial;
     }
     for (int i = 0; i < frame->slice_params.n; i++) {
         vec_push(e->arena, &region->params, frame->slice_params.at[i]);
@@ -111,7 +129,7 @@ static Node **order_params(Elaborator *e, Frame *frame) {
 
 /* The results of the region, or NULL when one is poison. */
 static Node **close_results(Elaborator *e, Frame *frame) {
-    Node **results = NEW_N(e->arena, Node *, frame->n_carries + frame->stacked.n + 1);
+    Node **results = NEW_N(e->arena, Node *, frame->n_carries + frame->handed_out.n + 1);
     bool ok = true;
     for (int i = 0; i < frame->n_carries; i++) {
         const Carry *carry = &frame->carries[i];
@@ -122,19 +140,18 @@ static Node **close_results(Elaborator *e, Frame *frame) {
         }
         ok = results[i] && carry_fits(e, carry, results[i]) && ok;
     }
-    for (int i = 0; i < frame->stacked.n; i++) results[frame->n_carries + i] = frame->stacked.at[i].node;
+    for (int i = 0; i < frame->handed_out.n; i++) results[frame->n_carries + i] = frame->handed_out.at[i].sum;
     return ok ? results : NULL;
 }
 
-/* What was handed out of each round: summed for the loss, the mean for the log. */
-static void hand_out_stacked(Elaborator *e, Frame *frame, Node *node) {
-    for (int i = 0; i < frame->stacked.n; i++) {
-        const Stacked *stacked = &frame->stacked.at[i];
-        e->b.span = stacked->span;
+/* The sums of what was handed out: as they are for the loss, the mean for the log. */
+static void hand_out_sums(Elaborator *e, Frame *frame, Node *node) {
+    for (int i = 0; i < frame->handed_out.n; i++) {
+        const HandedOut *out = &frame->handed_out.at[i];
+        e->b.span = out->span;
         Node *value = build_result(&e->b, node, frame->n_carries + i);
-        AttrValue attrs[6] = {{.dims = shape_of(&frame->region->dim, 1)}};
-        value = elaborate_op(e, stacked->span, stacked->log ? OP_MEAN : OP_SUM, &value, 1, attrs);
-        if (value) result_hand_out(e, value, stacked->log, stacked->span);
+        if (out->log) value = build_scale(&e->b, value, 1 / (double)frame->region->dim->size);
+        result_hand_out(e, value, out->log, out->span);
     }
 }
 
@@ -146,15 +163,16 @@ static void forget_names(Elaborator *e, const Frame *frame) {
 }
 
 static void close_repeat(Elaborator *e, Frame *frame, const Stmt *stmt) {
+    open_sums(e, frame);
     Node **results = close_results(e, frame);
     e->frame = frame->parent;
     forget_names(e, frame);
     Node *node = NULL;
-    if (results && frame->n_carries + frame->stacked.n > 0) {
+    if (results && frame->n_carries + frame->handed_out.n > 0) {
         Node **inputs = order_params(e, frame);
         e->b.span = stmt->head;
-        node = region_close(&e->b, frame->region, inputs, frame->n_carries, frame->slice_params.n,
-                            frame->capture_params.n, results, frame->stacked.n);
+        node = region_close(&e->b, frame->region, inputs, frame->n_carries + frame->handed_out.n, frame->slice_params.n,
+                            frame->capture_params.n, results, 0);
         if (node->op == OP_POISON) node = NULL;
     }
     e->b.region = frame->region->parent;
@@ -165,7 +183,7 @@ static void close_repeat(Elaborator *e, Frame *frame, const Stmt *stmt) {
         carry->symbol->value = node ? tensor_value(e, build_result(&e->b, node, i)) : poison();
         e->b.name = NULL;
     }
-    if (node) hand_out_stacked(e, frame, node);
+    if (node) hand_out_sums(e, frame, node);
 }
 
 /* Names that stood before the repeat without a value that could be carried: what the body gave them ends with it. */
@@ -237,7 +255,7 @@ void repeat_statement(Elaborator *e, const Stmt *stmt) {
     }
     statements(e, &stmt->body);
     e->scope->path = e->b.path = path;
-    if (!carries && frame->stacked.n == 0 && !e->scope->poisoned) {
+    if (!carries && frame->handed_out.n == 0 && !e->scope->poisoned) {
         Diag *d = elaborate_error(e, "P0173", stmt->head,
                                   "`repeat %s` changes nothing: no name from before it is assigned in it", local->name);
         diag_help(d, "define what it builds up before it: `x = ...`, then `x = x + ...` inside");
@@ -256,10 +274,7 @@ void result_add(Elaborator *e, const char *name, Node *node, Span span) {
 
 void result_hand_out(Elaborator *e, Node *node, Name log, Span span) {
     if (e->frame) {
-        if (node->shape.n == MAX_RANK)
-            elaborate_error(e, "P0252", span, "more than %d dimensions, with that of the repeat", MAX_RANK);
-        else
-            vec_push(e->arena, &e->frame->stacked, (Stacked){node, log, span});
+        vec_push(e->arena, &e->frame->handed_out, (HandedOut){.node = node, .log = log, .span = span});
         return;
     }
     if (log) {

@@ -282,6 +282,15 @@ static void layer_unknown(Elaborator *e, const Expr *callee) {
     help_candidates(e, d, callee->name, callee->name_span, names.at, names.n);
 }
 
+/* Words of the language that stand for what is not built. */
+static bool refused_unbuilt(Elaborator *e, const Expr *callee) {
+    if (strcmp(callee->name, "dropless") != 0) return false;
+    Diag *d =
+        elaborate_error(e, "P9000", callee->span, "`dropless`, in rounds of a smaller capacity, is not built yet");
+    diag_help(d, "`capacity = none` drops no token: each expert has room for a whole sequence");
+    return true;
+}
+
 Value callee_value(Elaborator *e, const Expr *callee) {
     if (callee->kind == EXPR_ERROR) return poison();
     if (callee->kind == EXPR_NAME) {
@@ -303,6 +312,7 @@ Value callee_value(Elaborator *e, const Expr *callee) {
             const Symbol *known = e->scope->symbols.entries[i].value;
             if (known->value.kind == VALUE_FUNCTION) vec_push(e->arena, &names, known->name);
         }
+        if (refused_unbuilt(e, callee)) return poison();
         const char *meant = imported_layer(e, callee->name);
         Diag *d = elaborate_error(e, "P0153", callee->span, "there is no operator or layer `%s`", callee->name);
         if (meant)

@@ -63,6 +63,7 @@ typedef enum TransferWhen {
     TRANSFER_F,        /* made, or needed, by the forward pass of a chunk */
     TRANSFER_B,        /* ... by the backward pass */
     TRANSFER_EVAL,     /* ... by an evaluation */
+    TRANSFER_DECODE,   /* ... for one token of sampling */
     TRANSFER_GRADIENT, /* before the update: to the weight's home */
     TRANSFER_WEIGHT    /* after it: to a copy */
 } TransferWhen;
@@ -92,10 +93,11 @@ typedef struct Step {
     Graph *eval;                 /* micro: forward alone, on validation data */
     Graph *decode;               /* one token for sampling */
     int64_t micros, micro_batch; /* micro_batch: sequences of all ranks in one micro-batch */
-    /* Of a pipeline's stage: `body` and `eval` are NULL, there is one for each chunk instead. */
+    /* Of a pipeline's stage: `body`, `eval` and `decode` are NULL, there is one for each chunk instead; `decodes` is
+     * NULL where the model cannot be sampled. */
     int stage, n_stages, n_chunks; /* n_stages 0: not a stage */
     int stage_axis;
-    Graph **bodies, **evals;
+    Graph **bodies, **evals, **decodes;
     VEC(Transfer) transfers;
     VEC(Tensor *) sent, received; /* pairs: the received gradient has the type of the one that is sent */
 } Step;

@@ -34,7 +34,14 @@ static bool read_by_attention(const Region *region, const Node *node) {
     return true;
 }
 
+/* A token's place in its expert's queue depends on those before it, but only where experts are full. In a sample
+ * nothing is dropped, so each token goes its way by itself. */
+static bool queues(const Node *node) {
+    return op_info(node)->lower == LOWER_TOP_K || op_info(node)->lower == LOWER_TO_SLOTS;
+}
+
 static bool mixes_positions(const Node *node, const Dim *seq) {
+    if (queues(node)) return false;
     Iteration iteration = op_iteration(node);
     for (int i = 0; i < iteration.n; i++)
         if (iteration.letters[i].dim == seq && iteration.letters[i].kind != LETTER_PARALLEL) return true;
@@ -93,6 +100,17 @@ static Dim *replaced(Stepper *st, Map *dims, Dim *dim, int64_t size) {
     return copy;
 }
 
+/* A token has at most one place at an expert. */
+static void replace_slots(Stepper *st, Map *dims, const Region *region) {
+    for (int i = 0; i < region->nodes.n; i++) {
+        const Node *node = region->nodes.at[i];
+        if (node->region) replace_slots(st, dims, node->region);
+        if (node->op != OP_TOP_K) continue;
+        Dim *slot = node_attr(node, "slot")->dims.dims[0];
+        if (!map_get(dims, slot)) replaced(st, dims, slot, 1);
+    }
+}
+
 /* batch and seq of size 1, with their second names. */
 static Dim *replace_dims(Stepper *st, Map *dims) {
     const ModelGraph *model = st->whole;
@@ -139,6 +157,7 @@ Graph *step_decode(Stepper *st) {
     Decode decode = {.st = st};
     Map dims = {0};
     decode.seq = replace_dims(st, &dims);
+    replace_slots(st, &dims, &alone->top);
     Graph *graph = step_graph(st, "decode", &dims);
     Copy copy;
     copy_begin(&copy, graph);

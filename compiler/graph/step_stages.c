@@ -148,6 +148,18 @@ static int carry_pos(const Cutter *c, const Node *node) {
     return c->split[index] ? POS_EVERY : 2 * c->n_chunks - 1;
 }
 
+/* What the backward pass alone needs stands where it follows from: what a repeat of the first stage saves is there. */
+static void place_saved(Cutter *c) {
+    for (int i = 0; i < c->graph->top.nodes.n; i++) {
+        const Node *node = c->graph->top.nodes.at[i];
+        int at = -1;
+        if (c->pos[node->id] != INT_MAX) continue;
+        for (int k = 0; k < node->n_in; k++)
+            if (c->pos[node->in[k]->id] > at) at = c->pos[node->in[k]->id];
+        c->pos[node->id] = at < 0 ? c->n_chunks - 1 : at;
+    }
+}
+
 static void place_forward(Cutter *c) {
     const NodeList *nodes = &c->graph->top.nodes;
     bool *heavy = NEW_N(c->arena, bool, c->graph->n_nodes + 1);
@@ -173,14 +185,14 @@ static void place_forward(Cutter *c) {
     }
     for (int i = nodes->n - 1; i >= 0; i--) { /* the first chunk that needs it */
         const Node *node = nodes->at[i];
-        if (c->pos[node->id] == INT_MAX && !node->backward) c->pos[node->id] = c->n_chunks - 1;
-        if (node->backward || c->pos[node->id] == POS_FREE) continue;
+        if (node->backward || c->pos[node->id] == POS_FREE || c->pos[node->id] == INT_MAX) continue;
         int at = c->pos[node->id] == POS_EVERY ? 0 : c->pos[node->id];
         for (int k = 0; k < node->n_in; k++) {
             int *pos = &c->pos[node->in[k]->id];
             if (heavy[node->in[k]->id] && !c->late[node->in[k]->id] && *pos >= 0 && at < *pos) *pos = at;
         }
     }
+    place_saved(c);
 }
 
 /* ---- edges -------------------------------------------------------------------------------------- */
@@ -503,13 +515,14 @@ static Name edge_name(const Edge *edge) {
     return node->name;
 }
 
-static void add_edges(Cutter *c, Step **stages, bool eval) {
+/* `alone`: what all of them are part of; NULL: of the forward pass or the backward pass, by position. */
+static void add_edges(Cutter *c, Step **stages, const TransferWhen *alone) {
     for (int i = 0; i < c->edges.n; i++) {
         const Edge *edge = &c->edges.at[i];
         int from = chunk_at(c, edge->from), to = chunk_at(c, edge->to), n = c->cut->n_stages;
         if (edge->out == edge->in) continue;
-        TransferWhen out = eval ? TRANSFER_EVAL : edge->from < c->n_chunks ? TRANSFER_F : TRANSFER_B;
-        TransferWhen in = eval ? TRANSFER_EVAL : edge->to < c->n_chunks ? TRANSFER_F : TRANSFER_B;
+        TransferWhen out = alone ? *alone : edge->from < c->n_chunks ? TRANSFER_F : TRANSFER_B;
+        TransferWhen in = alone ? *alone : edge->to < c->n_chunks ? TRANSFER_F : TRANSFER_B;
         add_transfer(c, stages[from % n], stages[to % n], edge->out, edge->in,
                      (Transfer){.when = out, .chunk = from / n, .value = edge_name(edge)}, to / n, in);
     }
@@ -719,6 +732,7 @@ Step **grad_to_stages(Session *s, const Program *program, const Train *train, co
     c.stage_tensors = NEW_N(s->arena, Map, cut->n_stages);
     c.chunk_tensors = NEW_N(s->arena, Map, cut->n_chunks);
     make_parts(&c);
+    Graph *decode = step_decode(&st);
     Step **steps = NEW_N(s->arena, Step *, cut->n_stages);
     StageWeights *stages = NEW_N(s->arena, StageWeights, cut->n_stages);
     int local = cut->n_chunks / cut->n_stages;
@@ -734,16 +748,25 @@ Step **grad_to_stages(Session *s, const Program *program, const Train *train, co
                            .stage_axis = cut->axis};
         steps[i]->bodies = NEW_N(s->arena, Graph *, local);
         steps[i]->evals = NEW_N(s->arena, Graph *, local);
+        if (decode) steps[i]->decodes = NEW_N(s->arena, Graph *, local);
         open_stage(&c, &stages[i], steps[i]);
     }
+    static const TransferWhen sampling = TRANSFER_DECODE, evaluating = TRANSFER_EVAL;
+    Graph **decodes = NULL;
+    if (decode) {
+        if (!cut_graph(&c, decode, "decode")) return NULL;
+        add_edges(&c, steps, &sampling);
+        decodes = c.chunks;
+    }
     if (!cut_graph(&c, st.step->eval, "eval")) return NULL;
-    add_edges(&c, steps, true);
+    add_edges(&c, steps, &evaluating);
     Graph **evals = c.chunks;
     if (!cut_graph(&c, st.step->body, "pipe")) return NULL;
-    add_edges(&c, steps, false);
+    add_edges(&c, steps, NULL);
     for (int chunk = 0; chunk < cut->n_chunks; chunk++) {
         steps[stage_of(&c, chunk)]->bodies[chunk / cut->n_stages] = c.chunks[chunk];
         steps[stage_of(&c, chunk)]->evals[chunk / cut->n_stages] = evals[chunk];
+        if (decode) steps[stage_of(&c, chunk)]->decodes[chunk / cut->n_stages] = decodes[chunk];
     }
     share_weights(&c, stages, steps, (const Graph *const *)evals);
     for (int i = 0; i < cut->n_stages; i++) close_stage(&c, &stages[i]);

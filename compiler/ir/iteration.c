@@ -420,7 +420,7 @@ static bool fits_sharded(const Node *node, int axis, AxisType type, const Iterat
 
 static bool collective_fits(const Node *node, int axis) {
     AxisType from = node->in[0]->type[axis], to = node->type[axis];
-    if (node_attr(node, "axis")->integer != axis) return axis_type_equal(from, to);
+    if (!(collective_axes(node) >> axis & 1)) return axis_type_equal(from, to);
     if (node->op == OP_PASS) { /* all the way round, the parts are at home again: turn 0 */
         if (to.kind != AXIS_SHARDED || (to.turn && to.turn != from.turn + 1)) return false;
         to.turn = from.turn;

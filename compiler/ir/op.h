@@ -56,6 +56,7 @@ typedef enum LowerKind {
     LOWER_ATTEND,     /* attention kernels */
     LOWER_GATHER,     /* lookup: a loop with an indexed load */
     LOWER_SCATTER,    /* lookup_grad: rows added at indexed places, in order */
+    LOWER_PLACE,      /* a loop that reads at an offset */
     LOWER_TOP_K,      /* the route of tokens to experts */
     LOWER_TO_SLOTS,   /* a loop that gathers tokens' rows into experts' slots */
     LOWER_FROM_SLOTS, /* and back */
@@ -161,14 +162,16 @@ typedef struct Iteration {
 
 Iteration op_iteration(const Node *node);
 /* The default inference: checks the letters, sets shape (and outs); every result has the dtype of operand 0. */
-/* Whether operand 0 is read at places of its own, given by data, and the operator is part of a loop. */
+/* Whether operand 0 is read at places of its own, not element by element, and the operator is part of a loop. */
 static inline bool lower_is_gather(LowerKind lower) {
-    return lower == LOWER_GATHER || lower == LOWER_TO_SLOTS || lower == LOWER_FROM_SLOTS;
+    return lower == LOWER_GATHER || lower == LOWER_PLACE || lower == LOWER_TO_SLOTS || lower == LOWER_FROM_SLOTS;
 }
 bool op_infer_shapes(Graph *graph, Node *node);
 /* Where the dimension `in` of a view's operand is in its result (NULL: nowhere as a cut one): views keep their
  * operand's type under the new name. */
 Dim *view_result_dim(const Node *view, Dim *in);
+/* A collective's axes, a bit each: one, or for an exchange along several all of them. */
+uint32_t collective_axes(const Node *node);
 /* Whether the operator accepts its inputs' types on this mesh axis for the type that the node has. */
 bool op_types_fit(const Node *node, int axis);
 double op_flops(const Node *node);                                  /* global */

@@ -91,6 +91,9 @@ static void check_attrs(Verifier *v, const Node *node) {
         if (v->graph->mesh && info->lower == LOWER_COLLECTIVE && strcmp(info->attrs[i].name, "axis") == 0 &&
             (value->integer < 0 || value->integer >= v->graph->mesh->n))
             fault(v, node, "there is no axis %lld", (long long)value->integer);
+        if (v->graph->mesh && info->op == OP_ALL_TO_ALL && strcmp(info->attrs[i].name, "outer") == 0 &&
+            value->integer >> node_attr(node, "axis")->integer)
+            fault(v, node, "axes %llx are not outside of its axis", (unsigned long long)value->integer);
     }
 }
 

@@ -93,6 +93,13 @@ bool node_is_generator(const Node *node);
 
 void lower_loop_unit(Lowering *l, Unit *unit);
 void lower_node_unit(Lowering *l, Node *node); /* products, attention, collectives, views, repeats */
+/* A block that a cut leaves to a rank, in pieces: rank j's k-th piece of `unit` positions is that with number
+ * first + step * j; one piece where blocks are, two in the balanced layout. */
+typedef struct Piece {
+    int64_t unit, first, step;
+} Piece;
+int lower_pieces(AxisType cut, int64_t ranks, int64_t extent, Piece pieces[2]);
+
 /* out[i] = in[i] over up to LOOP_MAX_AXES axes; with a coordinate, `in` starts coordinate * coordinate_stride further.
  */
 typedef struct CopySpace {
@@ -103,6 +110,9 @@ typedef struct CopySpace {
 } CopySpace;
 void lower_strided_copy(Lowering *l, const CopySpace *space, DType dtype, BufferRef from, BufferRef to, bool accumulate,
                         Span span);
+/* A collective along one axis, from one buffer to another; `c` says all but what it is for. */
+Kernel *lower_collective_kernel(Lowering *l, Node *node, Collective c, BufferRef in, BufferRef out);
+void lower_exchange(Lowering *l, Node *node);
 /* Zeros: n elements from `first` on, in each of `blocks` blocks. */
 void lower_zero(Lowering *l, Buffer *buffer, int64_t first, int64_t n, int64_t blocks, int64_t stride, DType dtype,
                 Span span);

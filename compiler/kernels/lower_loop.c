@@ -213,6 +213,18 @@ static LoopValue divided(Emit *e, LoopValue index, int64_t n) {
     return loop_emit(&e->b, LOOP_IMULHI, index, loop_const_i(&e->b, ((INT64_C(1) << 32) + n - 1) / n), -1);
 }
 
+/* The element `at` places before. */
+static LoopValue emit_place(Emit *e, Node *node) {
+    Node *x = node->in[0];
+    const Shape *from = &node_attr(node, "from")->dims;
+    Location place = value_place(e->l, x);
+    LoopAccess access = access_to(e, &place, &x->shape, x->dtype, from);
+    access.index_stride = place.stride[shape_find(&x->shape, from->dims[0])];
+    LoopValue at = loop_const_i(&e->b, node_attr(node, "at")->integer),
+              index = loop_emit(&e->b, LOOP_ISUB, logical_index(e, node, node_attr(node, "to")->dims.dims[0]), at, -1);
+    return gather_inside(e, access, index, is_below(e, index, from->dims[0]->size));
+}
+
 /* The row of the token (and pick) that queued for this slot. */
 static LoopValue emit_to_slots(Emit *e, Node *node) {
     Node *x = node->in[0];
@@ -303,6 +315,8 @@ static LoopValue emit_value(Emit *e, Node *node) {
         value = loop_emit(&e->b, reduce_op(node), emit_value(e, node->in[0]), -1, -1);
     else if (op_info(node)->lower == LOWER_GATHER)
         value = emit_gather(e, node);
+    else if (op_info(node)->lower == LOWER_PLACE)
+        value = emit_place(e, node);
     else if (op_info(node)->lower == LOWER_TO_SLOTS)
         value = emit_to_slots(e, node);
     else if (op_info(node)->lower == LOWER_FROM_SLOTS)

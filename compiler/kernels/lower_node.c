@@ -371,7 +371,7 @@ static const char *value_name(const Node *x) {
     return x->op == OP_INPUT ? x->tensor->name : x->name ? x->name : op_info(x)->name;
 }
 
-static Kernel *collective_kernel(Lowering *l, Node *node, Collective c, BufferRef in, BufferRef out) {
+Kernel *lower_collective_kernel(Lowering *l, Node *node, Collective c, BufferRef in, BufferRef out) {
     Kernel *kernel = lower_kernel(l, KERNEL_COLLECTIVE, op_info(node)->name, node->span);
     kernel_add_ref(l, kernel, in);
     kernel_add_ref(l, kernel, out);
@@ -388,13 +388,7 @@ static Kernel *collective_kernel(Lowering *l, Node *node, Collective c, BufferRe
     return kernel;
 }
 
-/* A block that a cut leaves to a rank, in pieces: rank j's k-th piece of `unit` positions is that with number
- * first + step * j; one piece where blocks are, two in the balanced layout. */
-typedef struct Piece {
-    int64_t unit, first, step;
-} Piece;
-
-static int pieces_of(AxisType cut, int64_t n, int64_t extent, Piece pieces[2]) {
+int lower_pieces(AxisType cut, int64_t n, int64_t extent, Piece pieces[2]) {
     if (cut.layout != LAYOUT_BALANCED) {
         pieces[0] = (Piece){extent, 0, 1};
         return 1;
@@ -416,7 +410,7 @@ static void lower_shard(Lowering *l, Node *node, int axis) {
     }
     Piece pieces[2];
     int64_t width = dtype_bytes(node->dtype);
-    int n = pieces_of(node->type[axis], l->graph->mesh->axes[axis].size, space.extent[d], pieces);
+    int n = lower_pieces(node->type[axis], l->graph->mesh->axes[axis].size, space.extent[d], pieces);
     for (int k = 0; k < n; k++) {
         BufferRef from = in.ref, to = out.ref;
         int64_t piece = pieces[k].unit * in.stride[d];
@@ -428,66 +422,6 @@ static void lower_shard(Lowering *l, Node *node, int axis) {
     }
 }
 
-/* What is exchanged: for each rank a block, both cuts at once. `dim` is cut in the packed value's place. */
-typedef struct Exchange {
-    int64_t ranks, block;
-    int64_t part[MAX_RANK]; /* of a block, the size of each dimension */
-    int64_t stride[MAX_RANK];
-} Exchange;
-
-/* Between a value whose dimension `d` is whole and blocks for each rank, one after the other. */
-static void copy_blocks(Lowering *l, const Node *node, const Exchange *x, int d, AxisType cut, const Location *whole,
-                        BufferRef blocks, bool pack) {
-    CopySpace space = {.n = node->shape.n + 1};
-    int64_t *at_whole = pack ? space.from : space.to, *at_block = pack ? space.to : space.from;
-    int64_t width = dtype_bytes(node->dtype);
-    space.extent[0] = x->ranks;
-    at_block[0] = x->block;
-    for (int i = 0; i < node->shape.n; i++) {
-        space.extent[i + 1] = x->part[i];
-        at_whole[i + 1] = whole->stride[i], at_block[i + 1] = x->stride[i];
-    }
-    Piece pieces[2];
-    int n = pieces_of(cut, x->ranks, x->part[d], pieces);
-    for (int k = 0; k < n; k++) {
-        BufferRef in_whole = whole->ref, in_blocks = blocks;
-        int64_t piece = pieces[k].unit * whole->stride[d];
-        in_whole.offset += pieces[k].first * piece * width;
-        in_blocks.offset += k * pieces[k].unit * x->stride[d] * width;
-        space.extent[d + 1] = pieces[k].unit;
-        at_whole[0] = pieces[k].step * piece;
-        lower_strided_copy(l, &space, node->dtype, pack ? in_whole : in_blocks, pack ? in_blocks : in_whole, false,
-                           node->span);
-    }
-}
-
-/* From one cut dimension to another: the parts for each rank are made contiguous, exchanged, and put in their places.
- */
-static void lower_exchange(Lowering *l, Node *node, int axis) {
-    Node *x = node->in[0];
-    int old = shape_find(&node->shape, x->type[axis].dim), new = shape_find(&node->shape, node->type[axis].dim);
-    Location in = value_place(l, x), out = value_place(l, node);
-    Exchange e = {.ranks = l->graph->mesh->axes[axis].size, .block = 1};
-    for (int i = node->shape.n - 1; i >= 0; i--) {
-        e.part[i] = lower_extent(l, i == old ? x : node, node->shape.dims[i]);
-        e.stride[i] = e.block;
-        e.block *= e.part[i];
-    }
-    Name name = intern(l->graph->session->names, "exchange");
-    int64_t bytes = e.ranks * e.block * dtype_bytes(node->dtype);
-    BufferRef to_send = {.buffer = lower_buffer(l, name, MEM_TEMPORARY, node->dtype, bytes, node->span)};
-    BufferRef received = {.buffer = lower_buffer(l, name, MEM_TEMPORARY, node->dtype, bytes, node->span)};
-    copy_blocks(l, node, &e, new, node->type[axis], &in, to_send, true);
-    Collective c = {.op = OP_ALL_TO_ALL,
-                    .axis = axis,
-                    .dtype = node->dtype,
-                    .elements = e.ranks * e.block,
-                    .outer = 1,
-                    .inner = e.block};
-    collective_kernel(l, node, c, to_send, received);
-    copy_blocks(l, node, &e, old, x->type[axis], &out, received, false);
-}
-
 static void lower_collective(Lowering *l, Node *node) {
     Node *x = node->in[0];
     int axis = (int)node_attr(node, "axis")->integer;
@@ -496,7 +430,7 @@ static void lower_collective(Lowering *l, Node *node) {
         return;
     }
     if (node->op == OP_ALL_TO_ALL) {
-        lower_exchange(l, node, axis);
+        lower_exchange(l, node);
         return;
     }
     Location in = value_place(l, x);
@@ -532,7 +466,7 @@ static void lower_collective(Lowering *l, Node *node) {
         inner |= node->shape.dims[i] == cut.dim;
         *(inner ? &c.inner : &c.outer) *= lower_extent(l, part, node->shape.dims[i]);
     }
-    collective_kernel(l, node, c, in.ref, out.ref);
+    lower_collective_kernel(l, node, c, in.ref, out.ref);
     if (!direct) lower_copy(l, node, &out, &wanted, false);
 }
 

@@ -276,7 +276,10 @@ static void store_crossing(Fusion *f, const Node *node, const Unit *reader) {
     for (int k = 0; k < node->n_in; k++) {
         Value *value = node->in[k]->mark;
         if (!value) continue;
-        if (value->inlined || value->generator)
+        bool at_places = k == 0 && lower_is_gather(op_info(node)->lower); /* read from memory, at places of its own */
+        if (at_places && value->generator)
+            value->stored = true;
+        else if (value->inlined || value->generator)
             store_crossing(f, node->in[k], reader);
         else if (value->unit != reader)
             value->stored = true;
@@ -324,7 +327,7 @@ UnitList region_to_units(Lowering *l, Region *region, Phase phase) {
     }
     for (int u = 0; u < f.units.n; u++)
         for (int i = 0; i < f.units.at[u]->nodes.n; i++) store_crossing(&f, f.units.at[u]->nodes.at[i], f.units.at[u]);
-    /* A generator that a product, a result or an output reads is stored after all, by a unit of its own. */
+    /* A generator that a product, a gather, a result or an output reads is stored after all, by a unit of its own. */
     for (int i = 0; i < region->nodes.n; i++) {
         Node *node = region->nodes.at[i];
         if (!node->mark || !value_of(node)->generator || !value_of(node)->stored || value_of(node)->unit) continue;

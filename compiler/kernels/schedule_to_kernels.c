@@ -246,17 +246,18 @@ static void lower_stage_update(Lowering *l, const Step *step) {
     close_entry(l, entry);
 }
 
-static void lower_stage_eval(Lowering *l, const Step *step) {
+/* A forward pass of its own through all stages: an evaluation's, or that of a token. */
+static void lower_stage_pass(Lowering *l, const Step *step, const char *name, Graph *const *graphs, TransferWhen when) {
     l->flights = 1;
-    l->graph = step->evals[0];
+    l->graph = graphs[0];
     int first = *l->position;
-    Entry *entry = open_entry(l, "eval", 0);
-    for (int chunk = 0; chunk < step->n_chunks; chunk++) lower_handovers(l, step, TRANSFER_EVAL, chunk, HANDOVER_WAIT);
+    Entry *entry = open_entry(l, name, 0);
+    for (int chunk = 0; chunk < step->n_chunks; chunk++) lower_handovers(l, step, when, chunk, HANDOVER_WAIT);
     for (int chunk = 0; chunk < step->n_chunks; chunk++) {
-        l->graph = step->evals[chunk];
-        lower_handovers(l, step, TRANSFER_EVAL, chunk, HANDOVER_RECV);
-        lower_graph(l, step->evals[chunk], PHASE_F);
-        lower_handovers(l, step, TRANSFER_EVAL, chunk, HANDOVER_SEND);
+        l->graph = graphs[chunk];
+        lower_handovers(l, step, when, chunk, HANDOVER_RECV);
+        lower_graph(l, graphs[chunk], PHASE_F);
+        lower_handovers(l, step, when, chunk, HANDOVER_SEND);
     }
     entry->last = (*l->position)++;
     vec_push(l->arena, &l->program->entries, *entry);
@@ -287,6 +288,7 @@ RoleProgram *schedule_to_kernels(const Step *step, const Mesh *mesh, const Sched
     for (int chunk = 0; chunk < step->n_chunks; chunk++) {
         prepare_graph(&l, step->bodies[chunk]);
         prepare_graph(&l, step->evals[chunk]);
+        if (step->decodes) prepare_graph(&l, step->decodes[chunk]);
     }
     lower_entry(&l, "init", step->init, PHASE_F);
     lower_entry(&l, "begin", step->begin, PHASE_F);
@@ -303,13 +305,14 @@ RoleProgram *schedule_to_kernels(const Step *step, const Mesh *mesh, const Sched
     keep_between(&l, first, step->n_chunks > 1 || schedule_splits_backward(schedule));
     if (step->n_stages) {
         lower_stage_update(&l, step);
-        lower_stage_eval(&l, step);
+        lower_stage_pass(&l, step, "eval", step->evals, TRANSFER_EVAL);
     } else {
         lower_entry(&l, "update", step->update, PHASE_F);
         lower_entry(&l, "eval", step->eval, PHASE_F);
     }
     int sampling = position;
     lower_entry(&l, "decode", step->decode, PHASE_F);
+    if (step->decodes) lower_stage_pass(&l, step, "decode", step->decodes, TRANSFER_DECODE);
     for (int i = 0; i < program->buffers.n; i++) { /* from token to token */
         if (program->buffers.at[i]->kind != MEM_CACHE) continue;
         lower_touch(&l, program->buffers.at[i], sampling);

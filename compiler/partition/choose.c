@@ -161,10 +161,21 @@ Padding flat_padding(const Node *node, int axis) {
     return PADDING_UNKNOWN;
 }
 
+/* A value is a flat range along one axis alone: the first that asked for it. */
+static bool flat_elsewhere(const Choices *c, const Node *node, int axis) {
+    for (int a = 0; a < c->layout->mesh.n; a++) {
+        if (a == axis) continue;
+        if (a < axis && type_is_flat(node->type[a])) return true;
+        for (int i = 0; i < node->n_in; i++)
+            if (type_is_flat(node->in[i]->type[a])) return true;
+    }
+    return false;
+}
+
 /* Element by element on the flat range: every operand has the result's shape, or is a scalar. A sum over all elements
  * of a flat range is partial, when what stands behind them counts nothing. */
 static void try_flat(const Choices *c, const Node *node, int axis, const Iteration *space, Way *best) {
-    if (!c->layout->axes[axis].stored || node->n_outs) return;
+    if (!c->layout->axes[axis].stored || node->n_outs || flat_elsewhere(c, node, axis)) return;
     if (node->op == OP_SUM) {
         const Shape *x = &node->in[0]->shape;
         bool all =

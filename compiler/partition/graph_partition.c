@@ -186,6 +186,14 @@ static Node *convert_axis(Inserter *in, Node *value, int axis, AxisType to) {
     return node;
 }
 
+/* Makes an exchange along one axis one along further axes. */
+static void exchange_along(Node *node, uint32_t outer) {
+    int axis = (int)node_attr(node, "axis")->integer;
+    set_attr(node, "outer", (AttrValue){.integer = outer});
+    for (int a = 0; a < axis; a++)
+        if (outer >> a & 1) node->type[a] = node->type[axis];
+}
+
 /* Whether a constant would stand in the padding of a flat range, where there have to be zeros. */
 static bool would_pad(const Inserter *in, const Node *value, const AxisType *need) {
     int axis = flat_axis(&in->choices->layout->mesh, need);
@@ -222,9 +230,10 @@ static bool step_is_valid(const Mesh *mesh, const AxisType *types, int axis, Axi
     return !cut_inside(mesh, types, axis, types[axis]) && !cut_inside(mesh, types, axis, to);
 }
 
-/* The steps of a conversion: one axis each, to a type. */
+/* The steps of a conversion: one axis each, to a type; or an exchange along further axes outside of it too. */
 typedef struct Steps {
     int axis[6 * MAX_MESH];
+    uint32_t outer[6 * MAX_MESH];
     AxisType to[6 * MAX_MESH];
     int n;
     AxisType types[MAX_MESH]; /* after them */
@@ -243,6 +252,34 @@ static void axes_inwards(const Mesh *mesh, const AxisType *types, int order[MAX_
     for (int place = 0; place < 2; place++)
         for (int a = 0; a < mesh->n; a++)
             if ((types[a].layout != LAYOUT_BALANCED) == (place == 1)) order[n++] = a;
+}
+
+/* Whether this axis changes a cut of `old` into one of `new`, whole dimensions both. */
+static bool exchanges(const Steps *steps, const AxisType *need, int axis, const Dim *old, const Dim *new) {
+    AxisType from = steps->types[axis], to = need[axis];
+    return from.kind == AXIS_SHARDED && to.kind == AXIS_SHARDED && from.layout == LAYOUT_BLOCK && to.layout == LAYOUT_BLOCK &&
+           from.dim == old && to.dim == new && old != new;
+}
+
+/* Where several axes change one cut dimension into another: one exchange among all their ranks, which keeps the parts
+ * in mesh order. Axis by axis, the parts of a rank would not lie side by side. */
+static void add_joint_exchanges(const Mesh *mesh, const AxisType *need, const Shape *shape, Steps *steps) {
+    for (int a = mesh->n - 1; a >= 0; a--) {
+        const Dim *old = steps->types[a].dim, *new = need[a].dim;
+        uint32_t outer = 0;
+        int axes = 1;
+        bool others = !exchanges(steps, need, a, old, new);
+        for (int b = 0; b < mesh->n && !others; b++) {
+            bool joins = b != a && exchanges(steps, need, b, old, new);
+            others |= b != a && !joins && (same_cut(steps->types[b], old) || same_cut(steps->types[b], new));
+            if (joins) outer |= 1u << b, axes++;
+        }
+        if (others || !outer || shape->n + axes > LOOP_MAX_AXES) continue;
+        for (int b = 0; b < a; b++)
+            if (outer >> b & 1) steps->types[b] = need[b];
+        steps->outer[steps->n] = outer;
+        add_step(steps, a, need[a]);
+    }
 }
 
 /* One step for each axis, in an order. False where one would not be valid. */
@@ -280,7 +317,7 @@ static void steps_by_joining(const Mesh *mesh, const AxisType *need, Steps *step
         }
 }
 
-static Steps steps_between(const Mesh *mesh, const AxisType *from, const AxisType *need) {
+static Steps steps_between(const Mesh *mesh, const Shape *shape, const AxisType *from, const AxisType *need) {
     Steps start = {.n = 0}, steps;
     int inwards[MAX_MESH], of_need[MAX_MESH];
     axes_inwards(mesh, from, inwards);
@@ -297,6 +334,9 @@ static Steps steps_between(const Mesh *mesh, const AxisType *from, const AxisTyp
     if (steps_in_order(mesh, need, of_need, 1, &steps)) return steps;
     steps = start;
     if (steps_in_order(mesh, need, inwards + mesh->n - 1, -1, &steps)) return steps;
+    add_joint_exchanges(mesh, need, shape, &start);
+    steps = start;
+    if (steps_in_order(mesh, need, of_need, 1, &steps)) return steps;
     steps_by_joining(mesh, need, &start);
     return start;
 }
@@ -341,8 +381,11 @@ static Node *convert(Inserter *in, Node *value, const AxisType *need, Phase phas
         for (int a = 0; a < mesh->n; a++)
             if (type_is_flat(result->type[a]) && (!type_is_flat(need[a]) || cuts_change(mesh, value->type, need)))
                 result = convert_from_flat(in, result, a);
-        Steps steps = steps_between(mesh, result->type, need);
-        for (int i = 0; i < steps.n; i++) result = convert_axis(in, result, steps.axis[i], steps.to[i]);
+        Steps steps = steps_between(mesh, &result->shape, result->type, need);
+        for (int i = 0; i < steps.n; i++) {
+            result = convert_axis(in, result, steps.axis[i], steps.to[i]);
+            if (steps.outer[i]) exchange_along(result, steps.outer[i]);
+        }
         for (int a = 0; a < mesh->n; a++)
             if (type_is_flat(need[a]) && !axis_type_equal(result->type[a], need[a]))
                 result = convert_to_flat(in, result, a, need[a]);
@@ -391,8 +434,12 @@ static void insert_region(Choices *choices, Graph *graph, Region *region) {
         for (int i = 0; i < graph->outputs.n; i++) {
             Output *output = &graph->outputs.at[i];
             AxisType *type = output->tensor->type;
-            for (int a = 0; !output->tensor->typed && a < choices->layout->mesh.n; a++)
-                if (type[a].kind != AXIS_SHARDED) type[a] = output->value->type[a];
+            for (int a = 0; !output->tensor->typed && a < choices->layout->mesh.n; a++) {
+                AxisType made = output->value->type[a];
+                if (type[a].kind == AXIS_SHARDED) continue;
+                bool twice = type_is_flat(made) && flat_axis(&choices->layout->mesh, type) >= 0;
+                type[a] = twice ? (AxisType){.kind = AXIS_REPLICATED} : made; /* one axis alone stores it in parts */
+            }
             output->tensor->typed = true;
             output->value = with_zero_padding(
                 &in, convert(&in, output->value, tensor_type(output->tensor), node_phase(output->value)));
@@ -475,9 +522,17 @@ static void flatten_region(Graph *graph, const Layout *layout, Region *region) {
     }
 }
 
+/* A tensor that another graph of the step made flat, along an axis that this graph may not store on itself. */
+static void add_flat_dims(Graph *graph, const Shape *shape) {
+    for (int i = 0; i < shape->n; i++)
+        if (shape->dims[i]->is_flat && !graph_find_dim(graph, shape->dims[i]->name))
+            vec_push(graph->arena, &graph->dims, shape->dims[i]);
+}
+
 static void flatten_tensors(Graph *graph, const Layout *layout) {
     for (int i = 0; i < graph->tensors.n; i++) {
         Tensor *tensor = graph->tensors.at[i];
+        add_flat_dims(graph, &tensor->shape);
         if (flat_axis(&layout->mesh, tensor->type) < 0) continue;
         tensor->logical = tensor->shape;
         memcpy(tensor->logical_type, tensor->type, sizeof tensor->type);

@@ -67,6 +67,13 @@ static void partition(const Pass *pass, Graph *graph) {
     verify(pass, graph, "after partitioning");
 }
 
+static void partition_decode(const Pass *pass, Graph *graph) {
+    if (!graph) return;
+    Layout one = plan_sampling_layout(pass->plan, graph, pass->flat_dims);
+    graph_partition(graph, &one);
+    verify(pass, graph, "after partitioning");
+}
+
 static void partition_once(const Pass *pass, Step *step) {
     for (int i = 0; i < step->sent.n; i++) {
         const Tensor *sent = step->sent.at[i];
@@ -77,10 +84,8 @@ static void partition_once(const Pass *pass, Step *step) {
     }
     Graph *graphs[] = {step->update, step->begin, step->init, step->count, step->total, step->eval};
     for (size_t i = 0; i < sizeof graphs / sizeof *graphs; i++) partition(pass, graphs[i]);
-    if (!step->decode) return;
-    Layout one = plan_sampling_layout(pass->plan, step->decode, pass->flat_dims);
-    graph_partition(step->decode, &one);
-    verify(pass, step->decode, "after partitioning");
+    partition_decode(pass, step->decode);
+    for (int k = 0; step->decodes && k < step->n_chunks; k++) partition_decode(pass, step->decodes[k]);
 }
 
 /* Before any of them has types: tensors are shared, so those that are stored in parts are so in all graphs. */
@@ -92,6 +97,7 @@ static void verify_all(const Pass *pass, const Step *step, const char *when) {
     for (int k = 0; k < step->n_chunks; k++) {
         verify(pass, step->bodies[k], when);
         verify(pass, step->evals[k], when);
+        if (step->decodes) verify(pass, step->decodes[k], when);
     }
 }
 

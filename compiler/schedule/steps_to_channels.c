@@ -46,6 +46,7 @@ void schedule_set_transfers(Schedule *schedule, Step *const *steps) {
     for (int role = 0; role < schedule->n_roles; role++)
         for (int i = 0; i < steps[role]->transfers.n; i++) {
             const Transfer *t = &steps[role]->transfers.at[i];
-            if (t->sends && t->when != TRANSFER_EVAL) add_transfer(schedule, steps, role, t);
+            if (t->sends && t->when != TRANSFER_EVAL && t->when != TRANSFER_DECODE)
+                add_transfer(schedule, steps, role, t);
         }
 }

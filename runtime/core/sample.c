@@ -1,5 +1,6 @@
 /* Sampling: one token after the other through the `decode` entry, which keeps keys and values in its caches. All ranks
- * run it (its collectives need them); rank 0 chooses the token and prints it. */
+ * run it (its collectives need them); the first rank of the last stage, which has the logits, chooses the token, and
+ * rank 0 prints it. */
 #include "core/run.h"
 
 #include "comm/comm.h"
@@ -14,8 +15,10 @@ typedef struct Sampler {
     PrtRun *run;
     PrtRank *rank;
     const PrtProgram *program;
+    const PrtRole *role;
     const PrtScalar *logits;
-    const PrtInput *input;
+    const PrtInput *input; /* of this rank's role; NULL where it does not read tokens */
+    bool chooses;
     int64_t limit;    /* ids below it are tokens; further logits are padding */
     int32_t *history; /* prompt and what was sampled */
     int64_t n, position;
@@ -70,9 +73,9 @@ static int32_t choose(Sampler *s) {
 
 /* Takes the token at the next position; its logits are there afterwards. */
 static void feed(Sampler *s, int32_t token) {
-    memcpy(s->rank->arena + s->input->decode_offset, &token, sizeof token);
+    if (s->input) memcpy(s->rank->arena + s->input->decode_offset, &token, sizeof token);
     prt_scalar_write(s->rank, "position", (double)s->position);
-    prt_entry_run(s->rank, s->program->roles[0].decode, "decode", 0, 0);
+    prt_entry_run(s->rank, s->role->decode, "decode", 0, 0);
     s->position++;
 }
 
@@ -117,16 +120,32 @@ static void read_prompt(Sampler *s, const char *prompt) {
     if (!s->n) prt_fail(s->rank, "the prompt is empty");
 }
 
-static void open_sampler(Sampler *s, PrtRun *run, PrtRank *rank) {
-    *s = (Sampler){.run = run, .rank = rank, .program = run->program};
-    s->logits = prt_program_result(s->program, "logits");
-    for (int i = 0; i < s->program->n_inputs; i++) {
-        if (s->program->inputs[i].kind == PRT_INPUT_TOKENS) s->input = &s->program->inputs[i];
+static const PrtInput *tokens_of(const PrtInput *inputs, int n) {
+    for (int i = 0; i < n; i++)
+        if (inputs[i].kind == PRT_INPUT_TOKENS) return &inputs[i];
+    return NULL;
+}
+
+/* The first rank of the last stage. */
+static bool has_logits(const PrtProgram *program, const PrtRank *rank) {
+    for (int a = 0; a < rank->n_axes; a++) {
+        bool stages = program->n_roles > 1 && a == program->role_axis;
+        if (rank->coords[a] != (stages ? program->n_roles - 1 : 0)) return false;
     }
-    if (s->program->roles[0].decode < 0 || !s->logits || !s->input || s->logits->dtype != PRT_F32) {
+    return true;
+}
+
+static void open_sampler(Sampler *s, PrtRun *run, PrtRank *rank) {
+    const PrtProgram *program = run->program;
+    *s = (Sampler){.run = run, .rank = rank, .program = program, .role = &program->roles[rank->role]};
+    s->logits = prt_role_result(&program->roles[program->n_roles - 1], "logits");
+    s->input = tokens_of(s->role->inputs, s->role->n_inputs);
+    s->chooses = has_logits(program, rank);
+    const PrtInput *tokens = tokens_of(program->inputs, program->n_inputs);
+    if (s->role->decode < 0 || !s->logits || !tokens || s->logits->dtype != PRT_F32) {
         prt_fail(rank, "this program cannot sample: it is no language model");
     }
-    s->limit = s->input->limit > 0 && s->input->limit < s->logits->elements ? s->input->limit : s->logits->elements;
+    s->limit = tokens->limit > 0 && tokens->limit < s->logits->elements ? tokens->limit : s->logits->elements;
     s->weights = prt_need(rank, calloc((size_t)s->limit, sizeof *s->weights));
     s->bytes = s->program->data[0].kind == PRT_DATA_TEXT;
     int64_t seed = run->options->sample_seed >= 0 ? run->options->sample_seed : s->program->seed;
@@ -151,7 +170,7 @@ void prt_sample(PrtRun *run, PrtRank *rank) {
         bool stop = prt_vote(rank, atomic_load(&rank->job->stop) != 0, "sampling") != 0;
         if (stop) break;
         if (i > 0) feed_last(&s);
-        s.history[s.n++] = (int32_t)prt_decide(rank, rank->number ? 0 : choose(&s), "sampling");
+        s.history[s.n++] = (int32_t)prt_vote(rank, s.chooses ? choose(&s) : -1, "sampling");
         print_token(&s, s.history[s.n - 1], false);
     }
     if (!rank->number) putchar('\n');

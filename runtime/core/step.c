@@ -176,6 +176,16 @@ static bool is_bad(const PrtProgram *p, const PrtStepLog *s) {
     return !isfinite(s->loss) || (prt_program_result(p, "grad_norm") && !isfinite(s->grad_norm));
 }
 
+/* `log` statements: results called "log.NAME". */
+static void read_logged(const Trainer *t, PrtStepLog *s) {
+    for (int i = 0; i < t->role->n_results && s->n_logged < PRT_MAX_LOGGED; i++) {
+        const char *name = t->role->results[i].name;
+        if (strncmp(name, "log.", 4) != 0) continue;
+        s->logged[s->n_logged].name = name + 4;
+        s->logged[s->n_logged++].value = prt_result_read(t->rank, name);
+    }
+}
+
 /* One step with all that follows it. True: stop. */
 static bool train_step(Trainer *t, int64_t step, double *clock) {
     PrtRank *rank = t->rank;
@@ -188,6 +198,7 @@ static bool train_step(Trainer *t, int64_t step, double *clock) {
                     .loss_scale = prt_result_read(rank, "loss_scale"),
                     .skipped_steps = prt_result_read(rank, "skipped_steps"),
                     .val_loss = NAN};
+    read_logged(t, &s);
     bool bad = is_bad(p, &s);
     look_at_memory(t, step);
     int64_t seen = agree_on(t, (stop_signal(t) ? SEEN_STOP : 0) | (bad ? SEEN_NONFINITE : 0));

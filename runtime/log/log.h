@@ -19,9 +19,16 @@ typedef struct PrtLog {
     int64_t predicted_bytes;
 } PrtLog;
 
+#define PRT_MAX_LOGGED 16
+
 /* One step's numbers; NAN: there is none. */
 typedef struct PrtStepLog {
     int64_t step;
+    int n_logged; /* what the model's `log` statements hand out, by name */
+    struct {
+        const char *name;
+        double value;
+    } logged[PRT_MAX_LOGGED];
     double loss, grad_norm, lr, step_ms, tokens_per_second, val_loss;
     double loss_scale, skipped_steps; /* of fp16: that of the next step; steps skipped since the first */
     int64_t peak_bytes;

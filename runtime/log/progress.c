@@ -13,7 +13,7 @@
 
 /* Cuts the file before its first line whose step is after `step`, so that no step is in it twice. */
 static bool trim_metrics(FILE *file, int64_t step) {
-    char line[1024];
+    char line[4096];
     long keep = 0;
     while (fgets(line, sizeof line, file)) {
         const char *at = strstr(line, "\"step\":");
@@ -57,6 +57,7 @@ static void write_metrics(PrtLog *log, const PrtStepLog *s) {
     if (!isnan(s->val_loss)) put_number(file, "val_loss", s->val_loss);
     if (!isnan(s->loss_scale)) put_number(file, "loss_scale", s->loss_scale);
     if (!isnan(s->skipped_steps)) put_number(file, "skipped_steps", s->skipped_steps);
+    for (int i = 0; i < s->n_logged; i++) put_number(file, s->logged[i].name, s->logged[i].value);
     fputs("}\n", file);
     if (!fflush(file) && !ferror(file)) return;
     fprintf(stderr, "warning: the metrics file cannot be written any more: %s\n", strerror(errno));
@@ -93,6 +94,14 @@ static void describe(const PrtLog *log, const PrtStepLog *s, char *text, size_t 
              prt_bytes((double)log->predicted_bytes, predicted));
 }
 
+/* "  dropped 0.01 ..." behind the rest of the line. */
+static void describe_logged(const PrtStepLog *s, char *text, size_t size) {
+    for (int i = 0; i < s->n_logged; i++) {
+        size_t n = strlen(text);
+        snprintf(text + n, size - n, "  %s %.4g", s->logged[i].name, s->logged[i].value);
+    }
+}
+
 static void clear_bar(PrtLog *log) {
     if (log->open_line) fputs("\r\033[K", stderr);
     log->open_line = false;
@@ -101,7 +110,7 @@ static void clear_bar(PrtLog *log) {
 static void draw_bar(PrtLog *log, const PrtStepLog *s) {
     static const char *const eighths[] = {"", "▏", "▎", "▍", "▌", "▋", "▊", "▉"};
     enum { CELLS = 12 };
-    char text[512], left[32], bar[CELLS * 3 + 8] = "", line[1024];
+    char text[1024], left[32], bar[CELLS * 3 + 8] = "", line[2048];
     struct winsize window = {.ws_col = 120};
     ioctl(STDERR_FILENO, TIOCGWINSZ, &window);
     int64_t total = log->run->last_step;
@@ -109,6 +118,7 @@ static void draw_bar(PrtLog *log, const PrtStepLog *s) {
     for (int i = 0; i < cells; i++) strcat(bar, "█");
     strcat(bar, eighths[filled % 8]);
     describe(log, s, text, sizeof text);
+    describe_logged(s, text, sizeof text);
     int blanks = CELLS - cells - (filled % 8 ? 1 : 0);
     int n = snprintf(line, sizeof line, "step %lld/%lld |%s%*s| ETA %s  %s", (long long)s->step, (long long)total, bar,
                      blanks, "", prt_duration(seconds_left(log, s), left), text);
@@ -132,8 +142,9 @@ void prt_log_step(PrtLog *log, const PrtStepLog *s) {
             log->open_line = false;
         }
     } else if (due || last || s->step == log->first_step || !isnan(s->val_loss)) {
-        char text[512], left[32];
+        char text[1024], left[32];
         describe(log, s, text, sizeof text);
+        describe_logged(s, text, sizeof text);
         printf("step %lld/%lld  %s  ETA %s\n", (long long)s->step, (long long)log->run->last_step, text,
                prt_duration(seconds_left(log, s), left));
         fflush(stdout);

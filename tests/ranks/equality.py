@@ -5,6 +5,7 @@ usage: equality.py PLC FILE [PLAN...]
 
 For each plan: builds it, trains, and compares with `single`
   - the loss of every step, within 1e-5 relative, dropout on, and the gradient norm within 1e-4;
+  - what the model logs (shares of dropped tokens), within 1e-5;
   - each gradient of step 1, from the first moments m = (1 - beta1) g in the checkpoint: ||g - g'|| <= 2e-5 ||g'|| + 1e-7 ||all g'||;
   - the arena that the program maps: what the compiler said, byte for byte.
 A plan with `precision bf16` is compared with `single`, which is fp32: losses and gradients are within 3 times the distance of the
@@ -63,6 +64,9 @@ def compare(plan, one, many):
         off = abs(a["loss"] - b["loss"]) / abs(a["loss"])
         worst = max(worst, off)
         assert off <= 1e-5, f"{plan}: step {a['step']}: loss {b['loss']}, {a['loss']} on one rank"
+        assert a.keys() == b.keys(), f"{plan}: step {a['step']}: other metrics"
+        for name in a.keys() - {"loss", "grad_norm", "step_ms", "tokens_per_second", "peak_bytes"}: # what the model logs
+            assert abs(a[name] - b[name]) <= 1e-5 * abs(a[name]) + 1e-7, f"{plan}: step {a['step']}: {name} {b[name]}, {a[name]} on one rank"
         assert abs(a["grad_norm"] - b["grad_norm"]) <= 1e-4 * a["grad_norm"], f"{plan}: step {a['step']}: grad_norm {b['grad_norm']}, {a['grad_norm']}"
     assert gradients.keys() == other_gradients.keys(), f"{plan}: other tensors in the checkpoint"
     everything = sum(norm(v) ** 2 for v in gradients.values()) ** 0.5

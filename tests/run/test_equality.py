@@ -5,7 +5,7 @@ The model and the training are those of examples/01-quickstart.plan; only steps 
 
 usage: test_equality.py PLC [-v] [TEST...]
 """
-import os, re, shutil
+import os, re, shutil, subprocess
 
 import plan_testing as t
 
@@ -107,6 +107,24 @@ class Equality(t.Case):
         self.assertLess(single[-1], single[0])
         for plan in ("experts", "own_axis", "mixed"):
             self.assert_close(self.losses(source, plan, 10), single, 1e-4, "loss of " + plan)
+
+    def test_sampling_under_any_plan(self):
+        """A checkpoint of one rank, sampled by programs with stages, chunks, experts over several axes, and all of it: the
+        same text, greedy and by chance. No plan has to be trained for that."""
+        ranks = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "ranks")
+        for model, plans in (("mixtral", ("joint", "with_stages", "with_chunks", "all_kinds")), ("deepseek", ("tensor", "pipe")), ("pipeline", ("interleaved2", "uneven_zero1"))):
+            with open(os.path.join(ranks, model + ".plan")) as f:
+                source = f.read()
+            self.losses(source, "single", 4, model)
+            for heat in ("0", "1"):
+                say = ("sample", "--prompt", "the", "--tokens", "24", "--temperature", heat, "--from", self.path(model + "-saved"))
+                texts = {}
+                for plan in ["single", *plans]:
+                    program = self.build(source, model + "-" + plan, "--plan", plan)
+                    done = subprocess.run([program, *say], cwd=self.dir, capture_output=True)
+                    self.assertEqual(done.returncode, 0, done.stderr)
+                    texts[plan] = done.stdout
+                self.assertEqual([plan for plan in texts if texts[plan] != texts["single"]], [], model)
 
     def test_tasks_equal_single(self):
         """Each context trains on its own data set: another second one changes the loss."""

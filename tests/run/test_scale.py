@@ -3,7 +3,7 @@
 
 usage: test_scale.py PLC [-v] [TEST...]
 """
-import os, subprocess
+import os, re, subprocess
 
 import plan_testing as t
 import scale_testing as scale
@@ -52,6 +52,15 @@ class Scale(t.Case):
         self.assertIn("error[P0601]", said)
         self.assertIn("`recompute full` saves", said)
         self.assertLessEqual(usage.ru_maxrss, 300 * 1024)
+
+    def test_large_examples_fit(self):
+        """All of examples/large: accepted, and the largest rank has some tens of the 80 GB."""
+        folder = os.path.join(t.EXAMPLES, "large")
+        for name in sorted(os.listdir(folder)):
+            path = os.path.join(folder, name)
+            t.run([t.PLC, "check", path])
+            said = re.findall(r"memory of a rank.*: .*\((\d+) bytes\)", t.run([t.PLC, "explain", path]))
+            self.assertTrue(20e9 < max(map(int, said)) < 75e9, "%s: %s" % (name, said))
 
 
 if __name__ == "__main__":

@@ -110,11 +110,24 @@ static void library_models_have_their_published_sizes(void **state) {
         const char *model;
         int64_t parameters;
     } models[] = {
-        {"gpt2.GPT2", 124439808},          {"gpt2.GPT2_Medium", 354823168},   {"gpt2.GPT2_Large", 774030080},
-        {"gpt2.GPT2_XL", 1557611200},      {"llama.Llama_7B", 6738415616},    {"llama.Llama_13B", 13015864320},
-        {"llama.Llama2_7B", 6738415616},   {"llama.Llama2_13B", 13015864320}, {"llama.Llama2_70B", 68976648192},
-        {"llama.Llama3_8B", 8030261248},   {"llama.Llama3_70B", 70553706496}, {"llama.Llama3_405B", 405853388800},
+        {"gpt2.GPT2", 124439808},
+        {"gpt2.GPT2_Medium", 354823168},
+        {"gpt2.GPT2_Large", 774030080},
+        {"gpt2.GPT2_XL", 1557611200},
+        {"llama.Llama_7B", 6738415616},
+        {"llama.Llama_13B", 13015864320},
+        {"llama.Llama2_7B", 6738415616},
+        {"llama.Llama2_13B", 13015864320},
+        {"llama.Llama2_70B", 68976648192},
+        {"llama.Llama3_8B", 8030261248},
+        {"llama.Llama3_70B", 70553706496},
+        {"llama.Llama3_405B", 405853388800},
         {"classifier.Classifier", 669706},
+        {"mixtral.Mixtral_8x7B", 46702792704},
+        {"mixtral.Mixtral_8x22B", 140630071296},
+        {"gpt2.GPT3_13B", 12853386240},
+        {"gpt2.GPT3_175B", 174604259328},
+        {"deepseek.DeepSeek_V3", 671026419200},
     };
     for (size_t i = 0; i < sizeof models / sizeof models[0]; i++) {
         char text[400];
@@ -288,7 +301,7 @@ static void weighted_loss(void **state) {
     session_free(e.s);
 }
 
-/* What a round hands out is stacked, then summed for the loss and averaged for the log. */
+/* What a round hands out is added up in a carry from zero, for the log divided by the rounds. */
 static void handed_out_of_a_repeat(void **state) {
     (void)state;
     char text[4000];
@@ -298,9 +311,14 @@ static void handed_out_of_a_repeat(void **state) {
     Elaborated e = elaborate(open_text, text);
     assert_elaborates(e);
     assert_int_equal(e.model->auxiliary.n, 1);
-    const Node *sum = e.model->auxiliary.at[0];
-    assert_int_equal(sum->op, OP_SUM);
-    assert_string_equal(shape_text(e.s->arena, &sum->in[0]->shape), "[layers]");
+    const Node *sum = e.model->auxiliary.at[0], *repeat = sum->in[0];
+    assert_int_equal(sum->op, OP_RESULT);
+    assert_int_equal(repeat->op, OP_REPEAT);
+    assert_int_equal(repeat->region->n_carries, 3);
+    const Node *next = repeat->region->results.at[node_attr(sum, "index")->integer];
+    assert_int_equal(next->op, OP_ADD);
+    assert_ptr_equal(next->in[0], repeat->region->params.at[node_attr(sum, "index")->integer]);
+    assert_string_equal(shape_text(e.s->arena, &sum->shape), "[]");
     assert_non_null(strstr(graph_text(e), "output log.s = "));
     session_free(e.s);
 }
@@ -448,6 +466,7 @@ static const Mistake mistakes[] = {
     {"embed -> ffn, gelu", "head -> ffn, gelu", {"P0254", "it has no dimension `head`", "test.plan:13:24"}},
     {"embed = 8", "embed = x", {"P0150", "`x` is unknown"}},
     {"x = x + nn.mlp(nn.layer_norm(x, embed), embed -> ffn, gelu)", "x = nn.linear(x, embed -> ffn)", {"P0260", "f32[batch, seq, embed]", "f32[batch, seq, ffn]"}},
+    {"cross_entropy(logits, labels, over vocab, weight = mask)", "dropless(slack = 2.0)", {"P9000", "in rounds of a smaller capacity, is not built yet"}},
     {"weight = mask)", "weight = labels)", {"P0257", "`weight` is a tensor of floats"}},
     {"    loss ", "    l = cross_entropy(logits, labels, over vocab, weight = mask)\n    loss = mean(l, over seq)\n    los ", {"P0257", "its weights would be lost"}},
     {"x = x + nn.mlp", "x = [1, 2] + nn.mlp", {"P0258", "a list needs the dimension"}},

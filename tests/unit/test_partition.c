@@ -199,9 +199,37 @@ static void test_ring(void **state) {
     }
 }
 
+/* A dimension cut by two axes becomes another one on both: one exchange, the parts in the order of the mesh. */
+static void test_joint_exchange(void **state) {
+    (void)state;
+    static const char exchange[] =
+        "graph moe {\n dim batch = 8\n dim expert = 16\n dim slot = 3\n dim in = 5\n dim out = 4\n"
+        " tensor x: data f32[batch, expert, slot, in]\n tensor w: weight f32[expert, in, out]\n"
+        " tensor b: weight f32[batch, expert, slot, out]\n tensor y: result f32[batch, slot, out]\n"
+        " %0 = input x\n %1 = input w\n %2 = input b\n %3 = dot(%0, %1, over = [in], order = [])\n"
+        " %4 = mul(%3, %2)\n %5 = sum(%4, over = [expert])\n output y = %5\n}\n";
+    static const char *const layouts[] = {"data 2: batch, expert; ep 2: batch, expert", "data 4: batch, expert; ep 2: batch, expert",
+                                          "data 2: batch, expert; tensor 2: out; ep 2: batch, expert",
+                                          "a 2: batch, expert; b 2: batch, expert; c 2: batch, expert"};
+    for (size_t i = 0; i < sizeof layouts / sizeof *layouts; i++) {
+        Session *s = session_new();
+        Graph *g = check(s, exchange, layouts[i]);
+        int exchanges = 0;
+        for (int k = 0; k < g->top.nodes.n; k++) {
+            const Node *node = g->top.nodes.at[k];
+            assert_true(node->op != OP_ALL_GATHER || node->shape.n < 4); /* the result alone */
+            if (node->op != OP_ALL_TO_ALL) continue;
+            assert_true(node_attr(node, "outer")->integer != 0);
+            exchanges++;
+        }
+        assert_true(exchanges > 0);
+        session_free(s);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_contracted), cmocka_unit_test(test_sequence), cmocka_unit_test(test_meshes),
                                        cmocka_unit_test(test_no_communication), cmocka_unit_test(test_lookup),
-                                       cmocka_unit_test(test_ring)};
+                                       cmocka_unit_test(test_ring), cmocka_unit_test(test_joint_exchange)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

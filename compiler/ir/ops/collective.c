@@ -21,6 +21,29 @@ static int64_t peer(const EvalContext *context, int axis, int64_t coordinate) {
     return context->rank + (coordinate - mesh_coordinate(context->mesh, context->rank, axis)) * stride;
 }
 
+/* The c-th rank of the group that differs from this one along `axes` (a bit each) alone; the last axis counts fastest.
+ */
+static int64_t member(const EvalContext *context, uint32_t axes, int64_t c) {
+    int64_t rank = context->rank;
+    for (int a = context->mesh->n - 1; a >= 0; a--) {
+        if (!(axes >> a & 1)) continue;
+        rank += peer(context, a, c % context->mesh->axes[a].size) - context->rank;
+        c /= context->mesh->axes[a].size;
+    }
+    return rank;
+}
+
+static int64_t members(const Mesh *mesh, uint32_t axes) {
+    int64_t n = 1;
+    for (int a = 0; a < mesh->n; a++) n *= axes >> a & 1 ? mesh->axes[a].size : 1;
+    return n;
+}
+
+uint32_t collective_axes(const Node *node) {
+    uint32_t axes = 1u << node_attr(node, "axis")->integer;
+    return node->op == OP_ALL_TO_ALL ? axes | (uint32_t)node_attr(node, "outer")->integer : axes;
+}
+
 /* The element at a logical index, or false when the rank does not hold it. */
 static bool element_of(const EvalContext *context, const Node *in, int64_t rank, const int64_t *logical,
                        double *value) {
@@ -45,10 +68,10 @@ static double combine(ReduceKind reduce, double x, double y) {
     return 0;
 }
 
-/* Each element of the result, from the ranks along the axis that hold it: reduced, or any one of them. */
+/* Each element of the result, from the ranks along the axes that hold it: reduced, or any one of them. */
 static void eval_collective(EvalContext *context, const Node *node, Array *out, bool reduces) {
     const Node *in = node->in[0];
-    int axis = (int)node_attr(node, "axis")->integer;
+    uint32_t axes = collective_axes(node);
     ReduceKind reduce = reduces ? (ReduceKind)node_attr(node, "reduce")->integer : REDUCE_SUM;
     int64_t index[MAX_RANK] = {0}, at = 0;
     do {
@@ -56,13 +79,13 @@ static void eval_collective(EvalContext *context, const Node *node, Array *out, 
         for (int d = 0; d < node->shape.n; d++)
             logical[d] = local_to_logical(context->mesh, node->type, node->shape.dims[d], context->rank, index[d]);
         int held = 0;
-        for (int64_t c = 0; c < context->mesh->axes[axis].size && (reduces || !held); c++) {
+        for (int64_t c = 0; c < members(context->mesh, axes) && (reduces || !held); c++) {
             double value;
-            if (!element_of(context, in, peer(context, axis, c), logical, &value)) continue;
+            if (!element_of(context, in, member(context, axes, c), logical, &value)) continue;
             out->at[at] = held ? combine(reduce, out->at[at], value) : value;
             held++;
         }
-        if (!held) BUG("no rank along axis %s holds an element of the result", context->mesh->axes[axis].name);
+        if (!held) BUG("no rank of the group of `%s` holds an element of the result", op_info(node)->name);
         at++;
     } while (array_next(out, index));
 }
@@ -114,6 +137,12 @@ static const OpCase cases_all_to_all[] = {
      .graph = HEAD
      "tensor x: f32[a, c, b] {data: sharded(a)}\n"
      "%0 = input x; %1 = all_to_all(%0, axis = 0, from = a, to = b) : f32[a, c, b] {data: sharded(b)}; output %1 }"},
+    {.what = "along two axes at once",
+     .low = -2,
+     .high = 2,
+     .graph = HEAD "tensor x: f32[a, c, b] {data: sharded(a), tensor: sharded(a)}\n"
+                   "%0 = input x; %1 = all_to_all(%0, axis = 1, from = a, to = b, outer = 1) : f32[a, c, b] {data: "
+                   "sharded(b), tensor: sharded(b)}; output %1 }"},
     {0}};
 static const OpCase cases_pass[] = {
     {.what = "to the next of four",
@@ -152,8 +181,12 @@ const OpInfo op_info_reduce_scatter = {
     .eval = eval_reducing};
 
 const OpInfo op_info_all_to_all = {
-    ENTRY(all_to_all, ALL_TO_ALL), .doc = "sharded along one dimension to sharded along another",
-    .attrs = {{"axis", ATTR_INT, NAN}, {"from", ATTR_DIM, NAN}, {"to", ATTR_DIM, NAN}}, .eval = eval_moving};
+    ENTRY(all_to_all, ALL_TO_ALL),
+    .doc =
+        "sharded along one dimension to sharded along another; `outer` has a bit for each further axis that cuts both, "
+        "outside of `axis`",
+    .attrs = {{"axis", ATTR_INT, NAN}, {"from", ATTR_DIM, NAN}, {"to", ATTR_DIM, NAN}, {"outer", ATTR_INT, 0}},
+    .eval = eval_moving};
 
 const OpInfo op_info_pass = {ENTRY(pass, PASS),
                              .doc = "a step of a ring: every rank hands its part to the next along the axis",

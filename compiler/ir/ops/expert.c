@@ -267,9 +267,20 @@ static Node *expand_dispatch(Builder *b, const Node *node, Node *const *in) {
     return build_to_slots(b, in[0], build_result(b, in[1]->in[0], SOURCE));
 }
 
+/* What weighs a token's picks: an operand of its own, or what the route was chosen by. */
+static Node *pick_weights(Node *const *in, int n_in, const Node *route) { return n_in > 2 ? in[2] : route->in[0]; }
+
 static bool infer_combine(Graph *graph, Node *node) {
     const Node *route = route_of(graph, node, 1, CHOSEN), *y = node->in[0];
     if (!route) return false;
+    const Node *weights = pick_weights(node->in, node->n_in, route);
+    if (node->n_in > 3 || !shape_equal(&weights->shape, &route->in[0]->shape) || weights->dtype != y->dtype) {
+        Diag *d = diag_error(graph->session, "P0562", node->span, "`combine` by weights %s%s",
+                             dtype_name[weights->dtype], shape_text(graph->arena, &weights->shape));
+        diag_help(d, "they are one tensor of %s%s, as `top_k` has it", dtype_name[y->dtype],
+                  shape_text(graph->arena, &route->in[0]->shape));
+        return false;
+    }
     const Shape *places = &route->outs[SOURCE].shape, *tokens = &route->outs[CHOSEN].shape;
     if (!shape_contains(&y->shape, places)) return refuse_rows(graph, node, places);
     Shape rest = shape_without(&y->shape, places), of_token = shape_of(tokens->dims, tokens->n - 1);
@@ -290,7 +301,8 @@ static Node *chosen_weights(Builder *b, Node *p, Node *chosen, Dim *choice) {
 static Node *expand_combine(Builder *b, const Node *node, Node *const *in) {
     Node *route = in[1]->in[0], *slot = build_result(b, route, SLOT);
     Shape picks = node_attr(route, "pick")->dims;
-    Node *weight = chosen_weights(b, route->in[0], in[1], node_attr(route, "over")->dims.dims[0]);
+    Node *weight =
+        chosen_weights(b, pick_weights(in, node->n_in, route), in[1], node_attr(route, "over")->dims.dims[0]);
     if (node_attr(node, "normalize")->integer)
         weight = build_binary(b, OP_DIV, weight, build_reduce(b, OP_SUM, weight, &picks));
     Node *rows = build_from_slots(b, in[0], in[1], slot);
@@ -322,7 +334,7 @@ static void eval_dispatch(EvalContext *context, const Node *node, const Array *c
 
 static void eval_combine(EvalContext *context, const Node *node, const Array *const *in, Array *const *out) {
     const Node *route = node->in[1]->in[0];
-    const Array *chosen = in[1], *p = eval_peer(context, route->in[0], context->rank);
+    const Array *chosen = in[1], *p = node->n_in > 2 ? in[2] : eval_peer(context, route->in[0], context->rank);
     int n = chosen->shape.n;
     int64_t k = chosen->extent[n - 1], picks = k * chosen->extent[n - 2];
     int64_t experts = route_name(route, "expert")->size, slots = route_name(route, "slot")->size;
@@ -412,6 +424,12 @@ static const OpCase cases_to_slots[] = {
      .high = 1,
      .graph = PX "%0 = top_k(@p, over = [choice], k = 2, capacity = 0.8); %1 = result(%0, index = 2)\n"
                  "%2 = to_slots(@x, %1, over = [seq], pick = expert.pick); output %2 }"},
+    {.what = "a constant for each token",
+     .low = 0.1,
+     .high = 1,
+     .graph = PX "%0 = top_k(@p, over = [choice], k = 2, capacity = 0.8); %1 = result(%0, index = 2)\n"
+                 "%2 = const(value = 1, dtype = f32); %3 = broadcast(%2, dims = [batch, seq])\n"
+                 "%4 = to_slots(%3, %1, over = [seq], pick = expert.pick); output %4 }"},
     {0}};
 static const OpCase cases_from_slots[] = {
     {.what = "rows",
@@ -444,6 +462,11 @@ static const OpCase cases_combine[] = {
      .high = 1,
      .graph = SLOTS(6) "%0 = top_k(@p, over = [choice], k = 1); %1 = result(%0, index = 0)\n"
                        "%2 = combine(@y, %1, normalize = false); output %2 }"},
+    {.what = "chosen by one, weighted by another",
+     .low = 0.1,
+     .high = 1,
+     .graph = SLOTS(6) "%0 = input p; %1 = mul(%0, %0); %2 = neg(%1); %3 = top_k(%2, over = [choice], k = 2)\n"
+                       "%4 = result(%3, index = 0); %5 = combine(@y, %4, %0); output %5 }"},
     {.what = "there and back",
      .low = 0.1,
      .high = 1,
@@ -533,8 +556,9 @@ const OpInfo op_info_combine = {
     .family = "expert",
     .doc = "what the experts made of each token, weighted by the route's probabilities (with `normalize`, divided by "
            "their "
-           "sum over the k picks); a dropped pick counts zero",
+           "sum over the k picks), or by `weights` of the same shape; a dropped pick counts zero",
     .in = {"y", "route"},
+    .variadic = "weights",
     .attrs = {{"normalize", ATTR_BOOL, 1}},
     .dims = "..., ... -> ...",
     .language = true,
