@@ -10,6 +10,7 @@
 
 #include "codegen/api.h"
 #include "driver/fit_memory.h"
+#include "graph/reproducible.h"
 #include "graph/stages.h"
 #include "kernels/kernels.h"
 #include "partition/step_partition.h"
@@ -286,6 +287,8 @@ static ProgramFacts *build_plan(void *context, const Plan *plan) {
         whole = steps[0] = grad_to_step(s, front->program, train, plan, front->model);
     if (!steps || !whole || diag_count(s, SEV_ERROR) > errors) return NULL;
     int n = staged ? cut.n_stages : 1;
+    for (int i = 0; options->reproducible && i < n; i++)
+        if (!step_make_reproducible(s, steps[i])) return NULL;
     steps_partition(steps, n, plan, verifies());
     *facts = (ProgramFacts){.train = train,
                             .plan = plan,

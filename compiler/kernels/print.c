@@ -21,7 +21,7 @@ static void print_kernel(const RoleProgram *program, const Kernel *kernel, int d
     static const char *const kinds[] = {
         [KERNEL_LOOP] = "loop",     [KERNEL_PRODUCT] = "product",         [KERNEL_ATTEND] = "attend",
         [KERNEL_TOP_K] = "top_k",   [KERNEL_ATTEND_GRAD] = "attend_grad", [KERNEL_SCATTER] = "scatter",
-        [KERNEL_REPEAT] = "repeat", [KERNEL_COLLECTIVE] = "collective",   [KERNEL_TRANSFER] = "transfer"};
+        [KERNEL_EXACT] = "exact",   [KERNEL_REPEAT] = "repeat", [KERNEL_COLLECTIVE] = "collective",   [KERNEL_TRANSFER] = "transfer"};
     text_printf(out, "%*s%4d %s %s", depth * 4, "", kernel->first, kinds[kernel->kind], kernel->name);
     const Product *p = kernel->product;
     if (p) {
@@ -30,6 +30,7 @@ static void print_kernel(const RoleProgram *program, const Kernel *kernel, int d
         print_dims("n", p->n, p->n_n, out);
         print_dims("k", p->k, p->n_k, out);
         if (p->accumulate) text_puts(out, " +=");
+        if (kernel->leaf) text_printf(out, " in leaves of %lld", (long long)kernel->leaf);
     }
     if (kernel->loop) {
         text_puts(out, " [");

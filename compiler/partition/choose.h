@@ -19,6 +19,7 @@ typedef struct Choices {
     Arena *arena;
     Session *session;
     const Layout *layout;
+    bool reproducible; /* no cut may change the order of a sum (reproducible.c) */
     Map of; /* Node -> NodeChoice */
     VEC(Made) made;
     Map weights; /* nodes that are weights, or a layer's slice, another view or precision of one */
@@ -37,6 +38,9 @@ bool shape_is_stacked(const Shape *shape);
 typedef enum Padding { PADDING_UNKNOWN, PADDING_ZERO, PADDING_OTHER } Padding;
 bool flat_is_padded(const Layout *layout, const Node *value, int axis);
 Padding flat_padding(const Node *node, int axis);
+
+/* Of reproducible graphs: whether the bits of the node's results stay the same when the axis cuts this letter. */
+bool cut_keeps_order(const Choices *c, const Node *node, int axis, const Letter *letter);
 
 NodeChoice *choice_of(Choices *c, const Node *node);
 /* Constants, index ramps, random bits: they have no type, each use makes the part it needs. */

@@ -5,6 +5,7 @@
  * turn (a rank can be at most one collective ahead). Sums are in the order of the ranks. */
 #include "comm/comm.h"
 
+#include "cpu/exact.h"
 #include "log/trace.h"
 
 #include <string.h>
@@ -40,9 +41,12 @@ CLONES static void combine_i32(int32_t *restrict sum, const int32_t *restrict x,
     }
 }
 
+/* n words of 4 bytes. */
 static void combine(const PrtCollective *c, void *sum, const void *x, int64_t n) {
     if (c->dtype == 0)
-        combine_f32(sum, x, n, c->reduce);
+        combine_f32(sum, x, n, c->reduce == PRT_SUM_BY_TREE ? 0 : c->reduce);
+    else if (c->dtype == PRT_DTYPE_EXACT)
+        prt_exact_add_exact_row(sum, x, n * 4 / (int64_t)sizeof(PrtExactNumber));
     else
         combine_i32(sum, x, n, c->reduce);
 }
@@ -77,8 +81,29 @@ static void check_same(const Meeting *m) {
     }
 }
 
+/* Ranks [first, first + ranks) of the group joined by a balanced tree: what the tree over the leaves of an ordered sum
+ * goes on with. */
+static void reduce_tree(const Meeting *m, int first, int ranks, int64_t offset, int64_t n, uint32_t *sum) {
+    if (ranks == 1) {
+        memcpy(sum, (const uint32_t *)slot_of(m, first)->in + offset, (size_t)n * 4);
+        return;
+    }
+    _Alignas(16) uint32_t later[CHUNK];
+    reduce_tree(m, first, ranks / 2, offset, n, sum);
+    if (ranks - ranks / 2 == 1) {
+        combine(m->what, sum, (const uint32_t *)slot_of(m, first + ranks / 2)->in + offset, n);
+        return;
+    }
+    reduce_tree(m, first + ranks / 2, ranks - ranks / 2, offset, n, later);
+    combine(m->what, sum, later, n);
+}
+
 /* sum over the group of `n` elements at `offset` of each rank's input, into `sum` (the first n of it). */
 static void reduce_chunk(const Meeting *m, int64_t offset, int64_t n, uint32_t *sum) {
+    if (m->what->reduce == PRT_SUM_BY_TREE) {
+        reduce_tree(m, 0, m->group.size, offset, n, sum);
+        return;
+    }
     memcpy(sum, (const uint32_t *)slot_of(m, 0)->in + offset, (size_t)n * 4);
     for (int j = 1; j < m->group.size; j++) combine(m->what, sum, (const uint32_t *)slot_of(m, j)->in + offset, n);
 }
@@ -87,7 +112,7 @@ static void reduce_chunk(const Meeting *m, int64_t offset, int64_t n, uint32_t *
 static void all_reduce_rows(void *const *pointers, int64_t first, int64_t last) {
     const Meeting *m = pointers[0];
     int64_t start = *(const int64_t *)pointers[1], end = *(const int64_t *)pointers[2];
-    uint32_t sum[CHUNK];
+    _Alignas(16) uint32_t sum[CHUNK];
     for (int64_t chunk = first; chunk < last; chunk++) {
         int64_t lo = start + chunk * CHUNK, n = end - lo < CHUNK ? end - lo : CHUNK;
         reduce_chunk(m, lo, n, sum);
@@ -142,6 +167,16 @@ static void all_to_all(const Meeting *m) {
     }
 }
 
+static void values_by_tree(const Meeting *m, int turn, int first, int ranks, uint32_t *sum) {
+    size_t bytes = (size_t)m->what->elements * 4;
+    memcpy(sum, slot_of(m, first)->values[turn], bytes);
+    if (ranks == 1) return;
+    _Alignas(16) uint32_t later[PRT_INLINE];
+    values_by_tree(m, turn, first, ranks / 2, sum);
+    values_by_tree(m, turn, first + ranks / 2, ranks - ranks / 2, later);
+    combine(m->what, sum, later, m->what->elements);
+}
+
 static void by_value(const Meeting *m, const void *in, void *out) {
     const PrtCollective *c = m->what;
     PrtSlot *mine = &m->slots[m->rank->number];
@@ -149,9 +184,10 @@ static void by_value(const Meeting *m, const void *in, void *out) {
     memcpy(mine->values[turn], in, (size_t)c->elements * 4);
     prt_barrier(m->rank, c->axis, c->where);
     check_same(m);
-    uint32_t sum[PRT_INLINE];
-    memcpy(sum, slot_of(m, 0)->values[turn], (size_t)c->elements * 4);
-    for (int j = 1; j < m->group.size; j++) combine(c, sum, slot_of(m, j)->values[turn], c->elements);
+    _Alignas(16) uint32_t sum[PRT_INLINE];
+    values_by_tree(m, turn, 0, c->reduce == PRT_SUM_BY_TREE ? m->group.size : 1, sum);
+    for (int j = 1; j < m->group.size && c->reduce != PRT_SUM_BY_TREE; j++)
+        combine(c, sum, slot_of(m, j)->values[turn], c->elements);
     memcpy(out, sum, (size_t)c->elements * 4);
 }
 
@@ -172,7 +208,7 @@ void prt_collective(PrtRank *rank, const PrtCollective *c, const void *in, void 
         prt_fail(rank, "unknown collective (kind %d, axis %d)", c->kind, c->axis);
     }
     bool words =
-        c->dtype == 0 || c->dtype == 4 || (c->dtype == 5 && (c->reduce == 0 || c->reduce == 3)); /* f32, i32, u32 */
+        c->dtype == 0 || c->dtype == 4 || c->dtype == PRT_DTYPE_EXACT || (c->dtype == 5 && (c->reduce == 0 || c->reduce == 3)); /* f32, i32, u32 */
     if (!words) prt_fail(rank, "%s: collectives of this dtype (%d) are not built", c->where, c->dtype);
     Meeting m = {.rank = rank, .what = c, .group = prt_group(rank, c->axis)};
     if (m.group.size == 1 || !rank->job) {

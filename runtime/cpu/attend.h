@@ -10,6 +10,7 @@ typedef struct AttendJob {
     void *const *pointers;
     int64_t offset;           /* q_start - k_start: query i sees keys up to i + offset */
     int64_t block_q, block_k; /* queries and keys at a time; they depend on the shape alone */
+    int64_t leaf;             /* gradient: queries summed in order, before a balanced tree; 0: all of them are */
     PrtRank *rank;
 } AttendJob;
 
