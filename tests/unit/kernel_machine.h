@@ -56,7 +56,12 @@ static inline ProductDim km_point(const ProductDim *d, int n, int64_t i) {
     return at;
 }
 
-static inline void km_product(const Product *p, const float *a, const float *b, float *c) {
+/* An exact number here is its value, and a zero for what the runtime keeps of smaller steps. */
+typedef struct KmExact {
+    double value, rest;
+} KmExact;
+
+static inline void km_product(const Product *p, const float *a, const float *b, void *c, bool exact) {
     for (int64_t ib = 0; ib < km_points(p->batch, p->n_batch); ib++)
         for (int64_t im = 0; im < km_points(p->m, p->n_m); im++)
             for (int64_t in = 0; in < km_points(p->n, p->n_n); in++) {
@@ -66,7 +71,13 @@ static inline void km_product(const Product *p, const float *a, const float *b, 
                     ProductDim w = km_point(p->k, p->n_k, ik);
                     sum += (double)a[x.a + y.a + w.a] * (double)b[x.b + z.b + w.b];
                 }
-                float *out = &c[x.c + y.c + z.c];
+                int64_t at = x.c + y.c + z.c;
+                if (exact) {
+                    KmExact *number = (KmExact *)c + at;
+                    *number = (KmExact){sum * p->scale + (p->accumulate ? number->value : 0), 0};
+                    continue;
+                }
+                float *out = (float *)c + at;
                 *out = (float)(sum * p->scale) + (p->accumulate ? *out : 0);
             }
 }
@@ -146,6 +157,38 @@ static inline void km_scatter(const KernelMachine *k, int64_t rank, const Scatte
     }
 }
 
+static inline void km_rows(const Exact *e, int64_t first, KmExact *out, const float *in, const int32_t *index) {
+    for (int64_t i = 0; i < e->extent[0] && !e->accumulate; i++) memset(out + i * e->out[0], 0, sizeof *out * (size_t)e->extent[2]);
+    for (int64_t i = 0; i < e->extent[1]; i++)
+        for (int64_t j = 0; j < e->extent[2]; j++)
+            if (index[i] >= first && index[i] < first + e->extent[0])
+                out[(index[i] - first) * e->out[0] + j].value += (double)in[i * e->in[1] + j];
+}
+
+/* Every point of the axes from `axis` on; `clears`: only of the result, which is set to zero. */
+static inline void km_exact_axis(const Exact *e, int axis, bool clears, char *out, const char *in, const KmExact *in2) {
+    int64_t out_bytes = e->kind == EXACT_ROUND ? 4 : 16, in_bytes = e->kind == EXACT_SUM ? 4 : 16;
+    for (int64_t i = 0; axis < e->n_axes && i < (clears && !e->out[axis] ? 1 : e->extent[axis]); i++)
+        km_exact_axis(e, axis + 1, clears, out + i * e->out[axis] * out_bytes, in + i * e->in[axis] * in_bytes, in2 + i * e->in2[axis]);
+    if (axis < e->n_axes) return;
+    KmExact *number = (KmExact *)out;
+    const KmExact *x = (const KmExact *)in;
+    if (clears || e->kind == EXACT_ZERO) *number = (KmExact){0, 0};
+    else if (e->kind == EXACT_SUM) number->value += (double)*(const float *)in;
+    else if (e->kind == EXACT_ROUND) *(float *)out = (float)x->value;
+    else number->value = (e->accumulate ? number->value : 0) + x->value + (e->kind == EXACT_ADD ? in2->value : 0), number->rest = 0;
+}
+
+static inline void km_exact(const KernelMachine *k, int64_t rank, const Exact *e, void *const *p) {
+    int64_t coordinate = e->axis < 0 ? 0 : mesh_coordinate(k->mesh, rank, e->axis);
+    if (e->kind == EXACT_ROWS) {
+        km_rows(e, coordinate * e->extent[0], p[0], p[1], p[2]);
+        return;
+    }
+    if (e->kind == EXACT_SUM && !e->accumulate) km_exact_axis(e, 0, true, p[0], p[1], p[2]);
+    km_exact_axis(e, 0, false, p[0], (const char *)p[1] + coordinate * e->shift * (e->kind == EXACT_SUM ? 4 : 16), p[2]);
+}
+
 /* The places of tokens in experts' queues: see ir/ops/expert.c. */
 static inline void km_top_k(const TopK *t, const float *p, int32_t *chosen, int32_t *slot, int32_t *source) {
     for (int64_t s = 0; s < t->sequences; s++, p += t->seq * t->experts, source += t->experts * t->slots) {
@@ -175,30 +218,38 @@ static inline int64_t km_peer(const KernelMachine *k, int64_t r, int axis, int64
 
 static inline float km_join(ReduceKind reduce, float x, float y) { return reduce == REDUCE_SUM ? x + y : reduce == REDUCE_MAX ? fmaxf(x, y) : fminf(x, y); }
 
-/* What rank r gets of a collective: elements are 4 bytes wide, sums are of f32. */
-static inline void km_collect(const KernelMachine *k, const Kernel *kernel, int64_t r, float *out) {
+/* One element joins another. */
+static inline void km_take(const Collective *c, char *out, const char *in, bool first) {
+    size_t bytes = c->dtype == DT_EXACT ? 16 : 4;
+    if (first) memcpy(out, in, bytes);
+    else if (c->dtype == DT_EXACT) ((KmExact *)out)->value += ((const KmExact *)in)->value;
+    else *(float *)out = km_join(c->reduce, *(float *)out, *(const float *)in);
+}
+
+/* What rank r gets of a collective: sums are of f32 or exact. */
+static inline void km_collect(const KernelMachine *k, const Kernel *kernel, int64_t r, char *out) {
     const Collective *c = kernel->collective;
-    int64_t n = k->mesh->axes[c->axis].size, me = mesh_coordinate(k->mesh, r, c->axis);
+    int64_t n = k->mesh->axes[c->axis].size, me = mesh_coordinate(k->mesh, r, c->axis), bytes = c->dtype == DT_EXACT ? 16 : 4;
     for (int64_t j = 0; j < n; j++) {
-        const float *in = km_address(k, km_peer(k, r, c->axis, j), &kernel->refs[0]);
+        const char *in = km_address(k, km_peer(k, r, c->axis, j), &kernel->refs[0]);
         if (c->op == OP_ALL_REDUCE)
-            for (int64_t i = 0; i < c->elements; i++) out[i] = j ? km_join(c->reduce, out[i], in[i]) : in[i];
+            for (int64_t i = 0; i < c->elements; i++) km_take(c, out + i * bytes, in + i * bytes, j == 0);
         for (int64_t o = 0; o < c->outer && c->op != OP_ALL_REDUCE; o++)
             for (int64_t i = 0; i < c->inner; i++) {
-                int64_t mine = (o * n + me) * c->inner + i, theirs = (o * n + j) * c->inner + i;
-                if (c->op == OP_ALL_GATHER) memcpy(&out[theirs], &in[o * c->inner + i], 4);
-                else if (c->op == OP_ALL_TO_ALL) memcpy(&out[theirs], &in[mine], 4);
-                else out[o * c->inner + i] = j ? km_join(c->reduce, out[o * c->inner + i], in[mine]) : in[mine];
+                int64_t mine = ((o * n + me) * c->inner + i) * bytes, theirs = ((o * n + j) * c->inner + i) * bytes, own = (o * c->inner + i) * bytes;
+                if (c->op == OP_ALL_GATHER) km_take(c, out + theirs, in + own, true);
+                else if (c->op == OP_ALL_TO_ALL) km_take(c, out + theirs, in + mine, true);
+                else km_take(c, out + own, in + mine, j == 0);
             }
     }
 }
 
 static inline void km_collective(KernelMachine *k, const Kernel *kernel) {
     const Collective *c = kernel->collective;
-    int64_t n = c->op == OP_REDUCE_SCATTER ? c->elements / k->mesh->axes[c->axis].size : c->elements;
-    float *all = calloc((size_t)(k->n_ranks * n), sizeof *all);
+    int64_t n = (c->op == OP_REDUCE_SCATTER ? c->elements / k->mesh->axes[c->axis].size : c->elements) * (c->dtype == DT_EXACT ? 16 : 4);
+    char *all = calloc((size_t)k->n_ranks, (size_t)n);
     for (int64_t r = 0; r < k->n_ranks; r++) km_collect(k, kernel, r, all + r * n);
-    for (int64_t r = 0; r < k->n_ranks; r++) memcpy(km_address(k, r, &kernel->refs[1]), all + r * n, sizeof *all * (size_t)n);
+    for (int64_t r = 0; r < k->n_ranks; r++) memcpy(km_address(k, r, &kernel->refs[1]), all + r * n, (size_t)n);
     free(all);
 }
 
@@ -234,10 +285,11 @@ static inline void km_kernel(KernelMachine *k, const Kernel *kernel) {
             start += *(int32_t *)(k->arenas[r] + kernel->starts[i]->address) * kernel->start_scales[i];
         switch (kernel->kind) {
         case KERNEL_LOOP: loop_interpret(kernel->loop, p, 0, loop_rows(kernel->loop)); break;
-        case KERNEL_PRODUCT: km_product(kernel->product, p[0], p[1], p[2]); break;
+        case KERNEL_PRODUCT: km_product(kernel->product, p[0], p[1], p[2], kernel->makes_exact); break;
         case KERNEL_ATTEND: km_attend(kernel->attend, (float *const *)p, start); break;
         case KERNEL_ATTEND_GRAD: km_attend_grad(kernel->attend, (float *const *)p, start); break;
         case KERNEL_SCATTER: km_scatter(k, r, kernel->scatter, p[0], p[1], p[2]); break;
+        case KERNEL_EXACT: km_exact(k, r, kernel->exact, p); break;
         case KERNEL_TOP_K: km_top_k(kernel->top_k, p[0], p[1], p[2], p[3]); break;
         default: BUG("kernel kind %d", kernel->kind);
         }
