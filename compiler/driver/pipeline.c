@@ -275,6 +275,7 @@ static ProgramFacts *build_plan(void *context, const Plan *plan) {
     Session *s = build->s;
     const Options *options = build->options;
     const Front *front = build->front;
+    if (options->reproducible && !plan_is_reproducible(s, plan)) return NULL;
     ProgramFacts *facts = NEW(s->arena, ProgramFacts);
     int errors = diag_count(s, SEV_ERROR);
     StageCut cut = {0};

@@ -46,9 +46,16 @@ static int64_t leaf_of(Exact *e, const Node *dot) {
         if (shape_find(over, x->dims[i]) >= 0) last = x->dims[i];
     int64_t whole = dim_is_batch(last) ? e->batch : last->size;
     int64_t leaf = whole / common_divisor(whole, dim_is_batch(last) ? MOST_BATCH_PARTS : MOST_PARTS);
-    for (int64_t n = leaf < LONGEST_LEAF ? leaf : LONGEST_LEAF; n > 0; n--)
-        if (leaf % n == 0 && last->size % n == 0) return n;
-    return 1;
+    int64_t n = leaf < LONGEST_LEAF ? leaf : LONGEST_LEAF;
+    while (leaf % n) n--;
+    if (last->size % n == 0 || e->failed) return n;
+    Diag *d = diag_error(e->s, "P0633", dot->span,
+                         "`--numerics reproducible`: micro-batches of %lld samples cut groups of %lld, which are summed in "
+                         "order under every plan",
+                         (long long)last->size, (long long)n);
+    diag_help(d, "let microbatch x ranks of `batch` be a multiple of %lld, or choose a batch that 64 divides", (long long)n);
+    e->failed = true;
+    return n;
 }
 
 static Node *exact_sum(Exact *e, Node *x, const Shape *over) {
@@ -85,7 +92,8 @@ static Node *through(Exact *e, const Node *node, const Node *exact, int k) {
         if ((node->op == OP_DIV && k == 1) || exact_of(e, other) || !shape_contains(&terms->shape, &other->shape))
             return NULL;
         return exact_sum(e, build_binary(&e->b, node->op, k == 0 ? terms : other, k == 0 ? other : terms), summed);
-    case OP_BROADCAST:
+    case OP_BROADCAST: /* another order of the dimensions; more of them would be more terms */
+        if (node->shape.n != exact->shape.n) return NULL;
         all = shape_union(summed, &node->shape);
         return exact_sum(e, build_broadcast(&e->b, terms, &all), summed);
     case OP_SUM:
@@ -308,4 +316,24 @@ bool step_make_reproducible(Session *s, Step *step) {
     for (size_t i = 0; i < sizeof once / sizeof *once; i++) good = good && rewrite_graph(s, step, once[i]);
     if (step->init) step->init->reproducible = true;
     return good;
+}
+
+/* ---- plans ----------------------------------------------------------------------------------------------------------- */
+
+bool plan_is_reproducible(Session *s, const Plan *plan) {
+    int errors = diag_count(s, SEV_ERROR);
+    for (int i = 0; i < plan->rules.n; i++) {
+        const Rule *rule = &plan->rules.at[i];
+        if (rule->how != STORE_REPEATED) continue;
+        Diag *d = diag_error(s, "P0631", rule->span, "`--numerics reproducible`: copies of `%s` have no order of their own",
+                             rule->what);
+        diag_label(d, "their gradients are added up copy by copy, in another order than without copies");
+        diag_help(d, "cut `%s` in no more parts than it has elements, or build with `--numerics fast`", rule->what);
+    }
+    if (strcmp(plan->precision, "fp32") != 0) {
+        Diag *d = diag_error(s, "P0632", plan->precision_span, "`--numerics reproducible` is for fp32, not `%s`",
+                             plan->precision);
+        diag_help(d, "leave `precision` out, or build with `--numerics fast`");
+    }
+    return diag_count(s, SEV_ERROR) == errors;
 }

@@ -407,6 +407,10 @@ void lower_loop_unit(Lowering *l, Unit *unit) {
     Loop *loop = loop_new(l->arena, kernel->name, extent, e.n_outer, e.axes.n + is_short);
     loop->span = kernel->span;
     const Dim *last = unit->domain.n ? unit->domain.dims[unit->domain.n - 1] : NULL;
+    for (int i = 0; l->graph->reproducible && unit->reduced.n && i < unit->nodes.n; i++) {
+        const Node *node = unit->nodes.at[i]; /* the order follows from a sum's own operand, not from what was fused */
+        if (is_reduce(node)) last = node->in[0]->shape.dims[node->in[0]->shape.n - 1];
+    }
     loop->lanes_outer = e.n_outer > 0 && (!unit->reduced.n || shape_find(&unit->reduced, last) < 0);
     if (unit->reduced.n) loop->block = loop->lanes_outer ? 64 : 4096;
     e.b = (LoopBuilder){.arena = l->arena, .loop = loop, .span = kernel->span};
