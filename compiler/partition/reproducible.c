@@ -17,8 +17,11 @@ static int64_t parts_of(const Choices *c, const AxisType *type, int axis, const 
     return parts;
 }
 
-/* Parts that are branches of a balanced tree over 8 equal leaves. */
-static bool are_branches(int64_t points, int64_t parts) { return LEAVES % parts == 0 && points % LEAVES == 0; }
+/* Parts that are branches of a balanced tree over 8 equal leaves. Leaves follow from the model's sizes, so padding must
+ * not make more of them. */
+static bool are_branches(int64_t points, int64_t logical, int64_t parts) {
+    return LEAVES % parts == 0 && points % LEAVES == 0 && points / LEAVES == (logical + LEAVES - 1) / LEAVES;
+}
 
 /* Branches are joined along one axis; several would have to be joined in the order of the mesh. */
 static bool is_partial_elsewhere(const Choices *c, const Node *node, int axis) {
@@ -38,8 +41,7 @@ static bool dot_keeps_order(const Choices *c, const Node *node, int axis, const 
     for (int i = x->n - 1; i >= 0; i--)
         if (shape_find(over, x->dims[i]) >= 0) first = x->dims[i];
     return first == dim && !is_partial_elsewhere(c, node, axis) &&
-           are_branches(dim_logical(dim) == dim->size ? shape_elements(over) : 0,
-                        parts_of(c, node->in[0]->type, axis, dim));
+           are_branches(shape_elements(over), shape_logical_elements(over), parts_of(c, node->in[0]->type, axis, dim));
 }
 
 static bool exact_dot_keeps_leaves(const Choices *c, const Node *node, int axis, const Dim *dim) {
@@ -57,7 +59,7 @@ static bool attend_keeps_order(const Choices *c, const Node *node, int axis, con
     if (dim != parts.seq) return node->op == OP_ATTEND || dim != parts.head || parts.kv_head;
     int64_t n = parts_of(c, node->in[0]->type, axis, dim);
     if (dim->size / n < FEWEST_QUERIES) return false;
-    return node->op == OP_ATTEND || (are_branches(dim->size, n) && !is_partial_elsewhere(c, node, axis));
+    return node->op == OP_ATTEND || (are_branches(dim->size, dim->size, n) && !is_partial_elsewhere(c, node, axis));
 }
 
 /* select(condition, x, 0) that compares an index along the dimension: one term at most is not zero. */
