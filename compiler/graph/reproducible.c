@@ -35,10 +35,11 @@ static int64_t common_divisor(int64_t a, int64_t b) { return b ? common_divisor(
 
 static Node *in_f32(Exact *e, Node *node);
 
-/* ---- exact versions ------------------------------------------------------------------------------------------------ */
+/* ---- exact versions ------------------------------------------------------------------------------------------------
+ */
 
-/* So many points of the last summed dimension are added in order. Plans cut a dimension in up to 8 parts, the samples of
- * a step in up to 64 (ranks and micro-batches together). */
+/* So many points of the last summed dimension are added in order. Plans cut a dimension in up to 8 parts, the samples
+ * of a step in up to 64 (ranks and micro-batches together). */
 static int64_t leaf_of(Exact *e, const Node *dot) {
     const Shape *over = &node_attr(dot, "over")->dims, *x = &dot->in[0]->shape;
     const Dim *last = NULL;
@@ -49,11 +50,13 @@ static int64_t leaf_of(Exact *e, const Node *dot) {
     int64_t n = leaf < LONGEST_LEAF ? leaf : LONGEST_LEAF;
     while (leaf % n) n--;
     if (last->size % n == 0 || e->failed) return n;
-    Diag *d = diag_error(e->s, "P0633", dot->span,
-                         "`--numerics reproducible`: micro-batches of %lld samples cut groups of %lld, which are summed in "
-                         "order under every plan",
-                         (long long)last->size, (long long)n);
-    diag_help(d, "let microbatch x ranks of `batch` be a multiple of %lld, or choose a batch that 64 divides", (long long)n);
+    Diag *d =
+        diag_error(e->s, "P0633", dot->span,
+                   "`--numerics reproducible`: micro-batches of %lld samples cut groups of %lld, which are summed in "
+                   "order under every plan",
+                   (long long)last->size, (long long)n);
+    diag_help(d, "let microbatch x ranks of `batch` be a multiple of %lld, or choose a batch that 64 divides",
+              (long long)n);
     e->failed = true;
     return n;
 }
@@ -96,9 +99,7 @@ static Node *through(Exact *e, const Node *node, const Node *exact, int k) {
         if (node->shape.n != exact->shape.n) return NULL;
         all = shape_union(summed, &node->shape);
         return exact_sum(e, build_broadcast(&e->b, terms, &all), summed);
-    case OP_SUM:
-        all = shape_union(summed, &node_attr(node, "over")->dims);
-        return exact_sum(e, terms, &all);
+    case OP_SUM: all = shape_union(summed, &node_attr(node, "over")->dims); return exact_sum(e, terms, &all);
     case OP_LOOKUP_GRAD: return k == 1 ? lookup_of_terms(e, node, terms, summed) : NULL;
     default: return NULL;
     }
@@ -158,7 +159,8 @@ static Node *make_exact(Exact *e, Node *node) {
     return x ? build_op(&e->b, node->op, &x, 1, node->attrs) : NULL;
 }
 
-/* ---- uses in f32 --------------------------------------------------------------------------------------------------- */
+/* ---- uses in f32 ---------------------------------------------------------------------------------------------------
+ */
 
 static Node *in_f32(Exact *e, Node *node) {
     Node *exact = exact_of(e, node);
@@ -186,7 +188,8 @@ static void use_rounded(Exact *e, Node *node) {
     node->in = in;
 }
 
-/* ---- repeats ------------------------------------------------------------------------------------------------------- */
+/* ---- repeats -------------------------------------------------------------------------------------------------------
+ */
 
 /* What is added to a carry that collects a sum over layers. */
 static bool collects(const Node *value, const Node *carry) {
@@ -233,7 +236,8 @@ static void rewrite_repeat(Exact *e, Node *repeat) {
     e->b = outside;
 }
 
-/* ---- regions ------------------------------------------------------------------------------------------------------- */
+/* ---- regions -------------------------------------------------------------------------------------------------------
+ */
 
 static void rewrite_node(Exact *e, Node *node) {
     Region *region = e->b.region;
@@ -264,7 +268,8 @@ static void rewrite_region(Exact *e, Region *region) {
     for (int i = 0; i < old.n; i++) rewrite_node(e, old.at[i]);
 }
 
-/* ---- graphs -------------------------------------------------------------------------------------------------------- */
+/* ---- graphs --------------------------------------------------------------------------------------------------------
+ */
 
 static bool fail_sum(Exact *e, const Output *output) {
     Diag *d = diag_error(e->s, "P0630", output->value->span,
@@ -318,15 +323,16 @@ bool step_make_reproducible(Session *s, Step *step) {
     return good;
 }
 
-/* ---- plans ----------------------------------------------------------------------------------------------------------- */
+/* ---- plans
+ * ----------------------------------------------------------------------------------------------------------- */
 
 bool plan_is_reproducible(Session *s, const Plan *plan) {
     int errors = diag_count(s, SEV_ERROR);
     for (int i = 0; i < plan->rules.n; i++) {
         const Rule *rule = &plan->rules.at[i];
         if (rule->how != STORE_REPEATED) continue;
-        Diag *d = diag_error(s, "P0631", rule->span, "`--numerics reproducible`: copies of `%s` have no order of their own",
-                             rule->what);
+        Diag *d = diag_error(s, "P0631", rule->span,
+                             "`--numerics reproducible`: copies of `%s` have no order of their own", rule->what);
         diag_label(d, "their gradients are added up copy by copy, in another order than without copies");
         diag_help(d, "cut `%s` in no more parts than it has elements, or build with `--numerics fast`", rule->what);
     }

@@ -210,9 +210,9 @@ struct Graph {
     VEC(Tensor *) tensors; /* those used here; shared between the graphs of a step */
     Region top;
     VEC(Output) outputs;
-    const Mesh *mesh; /* NULL before partitioning */
-    int n_nodes;      /* the next Node.id */
-    bool micro;       /* runs once for each micro-batch */
+    const Mesh *mesh;  /* NULL before partitioning */
+    int n_nodes;       /* the next Node.id */
+    bool micro;        /* runs once for each micro-batch */
     bool reproducible; /* no sum may depend on the plan: graph/reproducible.c has been here */
 };
 

@@ -116,8 +116,8 @@ void prepare_repeat(Lowering *l, Node *node);
 /* Gives `node` (or, for a result, its tuple) a place to be made in. False when it has one already or cannot take one.
  */
 bool give_place(Lowering *l, Node *node, const Location *place, bool accumulate);
-Value *value_new(Lowering *l, Node *node);     /* the node's value, made on first call */
+Value *value_new(Lowering *l, Node *node);          /* the node's value, made on first call */
 Location value_contiguous(Lowering *l, Node *node); /* in row-major order; copied where it does not lie so */
-Location value_place(Lowering *l, Node *node); /* of a stored value; makes memory on first use */
+Location value_place(Lowering *l, Node *node);      /* of a stored value; makes memory on first use */
 
 #endif

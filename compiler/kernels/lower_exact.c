@@ -33,7 +33,8 @@ static void exact_kernel(Lowering *l, const Exact *exact, const char *name, cons
     if (exact->n_axes == 0) kernel->exact->extent[kernel->exact->n_axes++] = 1;
 }
 
-/* ---- moving -------------------------------------------------------------------------------------------------------- */
+/* ---- moving --------------------------------------------------------------------------------------------------------
+ */
 
 void lower_exact_copy(Lowering *l, const CopySpace *space, BufferRef from, BufferRef to, bool accumulate, Span span) {
     Exact exact = {.kind = EXACT_COPY, .accumulate = accumulate, .axis = -1};
@@ -52,7 +53,8 @@ void lower_exact_zero(Lowering *l, BufferRef at, int64_t n, int64_t blocks, int6
     exact_kernel(l, &exact, "exact_zero", &at, 1, span);
 }
 
-/* ---- operators ----------------------------------------------------------------------------------------------------- */
+/* ---- operators -----------------------------------------------------------------------------------------------------
+ */
 
 static int64_t stride_of(const Location *place, const Shape *shape, const Dim *dim) {
     int i = shape_find(shape, dim);
@@ -99,7 +101,8 @@ void lower_exact(Lowering *l, Node *node) {
                                                     : EXACT_SUM);
 }
 
-/* ---- products ------------------------------------------------------------------------------------------------------ */
+/* ---- products ------------------------------------------------------------------------------------------------------
+ */
 
 /* Leaves follow from the model's sizes: what a plan pads comes last and adds zeros. */
 int64_t lower_leaf(const Node *dot) {

@@ -387,7 +387,8 @@ static const Node *node_with(const Unit *unit, const Dim *dim) {
 void lower_loop_unit(Lowering *l, Unit *unit) {
     Node *only = unit->nodes.n == 1 ? unit->nodes.at[0] : NULL;
     if (only && only->dtype == DT_EXACT) { /* a constant, which is zero */
-        lower_exact_zero(l, value_place(l, only).ref, lower_bytes(l, DT_EXACT, &only->shape, only) / 16, 1, 0, only->span);
+        lower_exact_zero(l, value_place(l, only).ref, lower_bytes(l, DT_EXACT, &only->shape, only) / 16, 1, 0,
+                         only->span);
         return;
     }
     const char *what = op_info(vec_last(&unit->nodes))->name;

@@ -1,9 +1,9 @@
 /* Which cuts reproducible mode allows: those after which every element is still the same sum of the same terms.
  *
- * A sum in f32 has one order, written down for the whole dimension: 8 leaves by logical index, joined by a balanced tree
- * (products), or one after the other (everything else). A rank may hold a branch of the tree: its partial sum goes on up
- * the tree as it is reduced. Any other cut is left out, so that its operands are gathered: slower, with the same bits.
- * Exact numbers, maxima, and sums of which all but one term are zero have no order. */
+ * A sum in f32 has one order, written down for the whole dimension: 8 leaves by logical index, joined by a balanced
+ * tree (products), or one after the other (everything else). A rank may hold a branch of the tree: its partial sum goes
+ * on up the tree as it is reduced. Any other cut is left out, so that its operands are gathered: slower, with the same
+ * bits. Exact numbers, maxima, and sums of which all but one term are zero have no order. */
 #include "partition/choose.h"
 
 enum { LEAVES = 8, FEWEST_QUERIES = 3 /* attention of fewer is another algorithm */ };

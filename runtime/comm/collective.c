@@ -207,8 +207,8 @@ void prt_collective(PrtRank *rank, const PrtCollective *c, const void *in, void 
     if (c->kind < 0 || c->kind > PRT_ALL_TO_ALL || c->axis < 0 || c->axis >= rank->n_axes) {
         prt_fail(rank, "unknown collective (kind %d, axis %d)", c->kind, c->axis);
     }
-    bool words =
-        c->dtype == 0 || c->dtype == 4 || c->dtype == PRT_DTYPE_EXACT || (c->dtype == 5 && (c->reduce == 0 || c->reduce == 3)); /* f32, i32, u32 */
+    bool words = c->dtype == 0 || c->dtype == 4 || c->dtype == PRT_DTYPE_EXACT ||
+                 (c->dtype == 5 && (c->reduce == 0 || c->reduce == 3)); /* f32, i32, u32 */
     if (!words) prt_fail(rank, "%s: collectives of this dtype (%d) are not built", c->where, c->dtype);
     Meeting m = {.rank = rank, .what = c, .group = prt_group(rank, c->axis)};
     if (m.group.size == 1 || !rank->job) {

@@ -12,14 +12,14 @@ enum { QUERIES = 128, KEYS = 128, LEVELS = 3 /* of the tree over 8 leaves */ };
 
 /* Packed operands are named after the product's side (rows `_a`, columns `_b`). */
 typedef struct Buffers {
-    float *q_a, *d_out_a; /* lanes queries, depth width */
-    float *q_b, *d_out_b; /* lanes width, depth queries */
-    float *k_b, *v_b;     /* lanes keys, depth width */
-    float *k_wide_b;      /* lanes width, depth keys */
-    float *s, *dp, *p;    /* [block_q][block_k]; s becomes ds */
-    float *rows_a;        /* ds: lanes queries, depth keys */
-    float *keys_a;        /* p, then ds, transposed: lanes keys, depth queries */
-    float *dk, *dv;       /* [block_k][padded width] */
+    float *q_a, *d_out_a;      /* lanes queries, depth width */
+    float *q_b, *d_out_b;      /* lanes width, depth queries */
+    float *k_b, *v_b;          /* lanes keys, depth width */
+    float *k_wide_b;           /* lanes width, depth keys */
+    float *s, *dp, *p;         /* [block_q][block_k]; s becomes ds */
+    float *rows_a;             /* ds: lanes queries, depth keys */
+    float *keys_a;             /* p, then ds, transposed: lanes keys, depth queries */
+    float *dk, *dv;            /* [block_k][padded width] */
     float *waiting[LEVELS][2]; /* sums of leaves that are not joined yet: dk, dv */
 } Buffers;
 

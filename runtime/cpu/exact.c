@@ -1,7 +1,8 @@
 /* prt_exact: exact numbers made, added, moved and rounded (exact.h says what they are).
  *
- * Axes of the result are walked from outside; the last one runs in a row function of its own. Sums may run in any order,
- * so the work is cut wherever it is easy: by rows of the result, or, where that is a single number, by its terms. */
+ * Axes of the result are walked from outside; the last one runs in a row function of its own. Sums may run in any
+ * order, so the work is cut wherever it is easy: by rows of the result, or, where that is a single number, by its
+ * terms. */
 #include "cpu/exact.h"
 
 #include <string.h>
@@ -17,6 +18,14 @@
 enum { GRAIN = 16384 /* elements that a task has at least */, MAX_PARTS = 64 };
 
 /* ---- rows ------------------------------------------------------------------------------------------------------ */
+
+CLONES void prt_exact_add_terms(double *restrict high, double *restrict low, const float *restrict x, int64_t n) {
+    for (int64_t i = 0; i < n; i++) {
+        double value = (double)x[i], part = prt_exact_cut(value, PRT_EXACT_HIGH);
+        high[i] += part;
+        low[i] += prt_exact_cut(value - part, PRT_EXACT_LOW);
+    }
+}
 
 CLONES void prt_exact_add_row(PrtExactNumber *sum, const float *x, int64_t n) {
     for (int64_t i = 0; i < n; i++) prt_exact_add(&sum[i], x[i]);
@@ -58,8 +67,8 @@ typedef struct ExactJob {
     const PrtExact *exact;
     Operands at;
     int64_t out_bytes, in_bytes;
-    int64_t first;            /* rows: the first index of this rank */
-    int split;                /* the axis that is cut in parts for threads */
+    int64_t first; /* rows: the first index of this rank */
+    int split;     /* the axis that is cut in parts for threads */
     int64_t parts;
     PrtExactNumber *part_sums; /* NULL: parts write to places of their own */
 } ExactJob;
@@ -137,9 +146,7 @@ static void walk(const ExactJob *job, Operands at, int axis, Part part) {
 
 /* ---- tasks ----------------------------------------------------------------------------------------------------- */
 
-static Part part_of(int64_t n, int64_t part, int64_t parts) {
-    return (Part){n * part / parts, n * (part + 1) / parts};
-}
+static Part part_of(int64_t n, int64_t part, int64_t parts) { return (Part){n * part / parts, n * (part + 1) / parts}; }
 
 static void part_task(void *context, int thread, int64_t task) {
     (void)thread;

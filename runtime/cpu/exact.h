@@ -33,6 +33,10 @@ static inline void prt_exact_add(PrtExactNumber *sum, float x) {
 
 static inline float prt_exact_round(PrtExactNumber x) { return (float)(x.high + x.low); }
 
+/* Terms that may be added to `high` and `low` without a carry: the low parts' sum stays below 2^53 of its steps. */
+enum { PRT_EXACT_TERMS = 256 };
+/* high[i] + low[i] += x[i], without a carry. */
+void prt_exact_add_terms(double *high, double *low, const float *x, int64_t n);
 /* sum[i] += x[i], and the same for exact x. */
 void prt_exact_add_row(PrtExactNumber *sum, const float *x, int64_t n);
 void prt_exact_add_exact_row(PrtExactNumber *sum, const PrtExactNumber *x, int64_t n);

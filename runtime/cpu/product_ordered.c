@@ -32,8 +32,9 @@ typedef struct Block {
     const float *a, *b; /* of its batch point */
     int64_t i, j, rows, columns, batch;
     float *packed_a, *packed_b;
-    float *sums[LEVELS]; /* [rows][columns of the block]; [0] of them waits at each level of the tree */
-    PrtExactNumber *exact;
+    int64_t k, n_k;      /* which points of k have been packed */
+    float *sums[LEVELS]; /* [rows][columns] each: branches of the tree that wait for the one beside them */
+    double *exact;       /* tile by tile, high parts and low parts */
 } Block;
 
 static int64_t points_of(const PrtProductDim *dims, int n) {
@@ -44,28 +45,33 @@ static int64_t points_of(const PrtProductDim *dims, int n) {
 
 /* ---- a block's share of some points of k ------------------------------------------------------------------------- */
 
-static void pack_chunk(const Ordered *job, const Block *block, int64_t k, int64_t n_k, bool rows_too) {
-    if (rows_too) pack_block(&job->a, block->a, block->i, block->rows, k, n_k, block->packed_a);
+/* Packs `n_k` points of k. */
+static void pack_chunk(const Ordered *job, Block *block, int64_t k, int64_t n_k) {
+    pack_block(&job->a, block->a, block->i, block->rows, k, n_k, block->packed_a);
     pack_block(&job->b, block->b, block->j, block->columns, k, n_k, block->packed_b);
+    block->k = k, block->n_k = n_k;
 }
 
-/* out (+)= the product over [k, k + n_k), which have been packed. */
-static void add_tiles(const Ordered *job, const Block *block, float *out, int64_t n_k, bool add) {
+/* out (+)= the product over [k, k + n_k), which are among those that have been packed. */
+static void add_tiles(const Ordered *job, const Block *block, float *out, int64_t k, int64_t n_k, bool add) {
     const PrtInner *inner = &plan_inner;
-    const float *b = block->packed_b;
-    for (int64_t j = 0; j < block->columns; j += inner->tile_n, b += n_k * inner->tile_n) {
-        const float *a = block->packed_a;
-        for (int64_t i = 0; i < block->rows; i += inner->tile_m, a += n_k * inner->panel_m)
+    const float *b = block->packed_b + (k - block->k) * inner->tile_n;
+    for (int64_t j = 0; j < block->columns; j += inner->tile_n, b += block->n_k * inner->tile_n) {
+        const float *a = block->packed_a + (k - block->k) * inner->panel_m;
+        for (int64_t i = 0; i < block->rows; i += inner->tile_m, a += block->n_k * inner->panel_m)
             inner->tile(a, b, out + i * job->columns + j, n_k, job->columns, inner->tile_m, inner->tile_n,
                         job->product->scale, add);
     }
 }
 
-static void one_leaf(const Ordered *job, const Block *block, int64_t k, int64_t end, float *out) {
-    for (int64_t at = k; at < end; at += job->chunk) {
-        int64_t n_k = prt_min(job->chunk, end - at);
-        pack_chunk(job, block, at, n_k, true);
-        add_tiles(job, block, out, n_k, at > k);
+/* A long leaf is packed in parts, short ones together. */
+static void one_leaf(const Ordered *job, Block *block, int64_t k, int64_t end, float *out) {
+    for (int64_t at = k; at < end;) {
+        if (at >= block->k + block->n_k)
+            pack_chunk(job, block, at, prt_min(job->chunk, (job->leaf > job->chunk ? end : job->k) - at));
+        int64_t n_k = prt_min(end, block->k + block->n_k) - at;
+        add_tiles(job, block, out, at, n_k, at > k);
+        at += n_k;
     }
 }
 
@@ -75,36 +81,44 @@ static void join(const Ordered *job, const Block *block, float *restrict earlier
 }
 
 /* The balanced tree: leaf number l completes as many branches as l + 1 can be halved. */
-static float *sum_of_leaves(const Ordered *job, const Block *block) {
+static float *sum_of_leaves(const Ordered *job, Block *block) {
     int waiting = 0;
+    block->k = block->n_k = 0;
     for (int64_t k = 0, leaf = 0; k < job->k; k += job->leaf, leaf++) {
         one_leaf(job, block, k, prt_min(k + job->leaf, job->k), block->sums[waiting++]);
-        for (int64_t l = leaf; l & 1; l >>= 1, waiting--) join(job, block, block->sums[waiting - 2], block->sums[waiting - 1]);
+        for (int64_t l = leaf; l & 1; l >>= 1, waiting--)
+            join(job, block, block->sums[waiting - 2], block->sums[waiting - 1]);
     }
     for (; waiting > 1; waiting--) join(job, block, block->sums[waiting - 2], block->sums[waiting - 1]);
     return block->sums[0];
 }
 
-/* Leaves [k, k + n_k) of one tile, as exact numbers in a run of their own. */
-static void exact_tile(const Ordered *job, const float *a, const float *b, int64_t n_k, PrtExactNumber *sum) {
+/* The leaves of one tile, as exact terms; `sum` has a tile of high parts, then one of low parts. */
+static void exact_tile(const Ordered *job, const float *a, const float *b, int64_t n_k, double *sum) {
     const PrtInner *inner = &plan_inner;
+    int64_t n = (int64_t)inner->tile_m * inner->tile_n;
     _Alignas(64) float tile[MAX_TILE];
     for (int64_t k = 0; k < n_k; k += job->leaf) {
         inner->tile(a + k * inner->panel_m, b + k * inner->tile_n, tile, prt_min(job->leaf, n_k - k), inner->tile_n,
                     inner->tile_m, inner->tile_n, job->product->scale, 0);
-        prt_exact_add_row(sum, tile, (int64_t)inner->tile_m * inner->tile_n);
+        prt_exact_add_terms(sum, sum + n, tile, n);
+    }
+    for (int64_t i = 0; i < n; i++) {
+        double carry = prt_exact_cut(sum[n + i], PRT_EXACT_HIGH);
+        sum[n + i] -= carry;
+        sum[i] += carry;
     }
 }
 
 static void exact_chunk(const Ordered *job, const Block *block, int64_t n_k) {
     const PrtInner *inner = &plan_inner;
-    PrtExactNumber *sum = block->exact;
+    double *sum = block->exact;
     const float *b = block->packed_b;
     for (int64_t j = 0; j < block->columns; j += inner->tile_n, b += n_k * inner->tile_n) {
         const float *a = block->packed_a;
         for (int64_t i = 0; i < block->rows; i += inner->tile_m, a += n_k * inner->panel_m) {
             exact_tile(job, a, b, n_k, sum);
-            sum += inner->tile_m * inner->tile_n;
+            sum += 2 * inner->tile_m * inner->tile_n;
         }
     }
 }
@@ -133,13 +147,13 @@ static void store_exact(const Ordered *job, const Block *block) {
     for (int64_t i = 0; i < block->rows; i++) {
         PrtExactNumber *row = (PrtExactNumber *)job->c_base + block->batch + strided_offset(&job->c_m, block->i + i);
         for (int64_t j = 0; j < block->columns; j++) {
-            int64_t at = (j / inner->tile_n * tiles_m + i / inner->tile_m) * tile;
-            const PrtExactNumber *from = &block->exact[at + i % inner->tile_m * inner->tile_n + j % inner->tile_n];
+            int64_t at = (j / inner->tile_n * tiles_m + i / inner->tile_m) * 2 * tile;
+            const double *from = block->exact + at + i % inner->tile_m * inner->tile_n + j % inner->tile_n;
             PrtExactNumber *to = row + strided_offset(&job->c_n, block->j + j);
             if (job->product->accumulate)
-                prt_exact_add_number(to, from->high, from->low);
+                prt_exact_add_number(to, from[0], from[tile]);
             else
-                *to = *from;
+                *to = (PrtExactNumber){from[0], from[tile]};
         }
     }
 }
@@ -160,7 +174,7 @@ static void make_block(const Ordered *job, Block *block) {
     memset(block->exact, 0, (size_t)(job->rows * job->columns) * sizeof(PrtExactNumber));
     for (int64_t k = 0; k < job->k; k += job->chunk) {
         int64_t n_k = prt_min(job->chunk, job->k - k);
-        pack_chunk(job, block, k, n_k, true);
+        pack_chunk(job, block, k, n_k);
         exact_chunk(job, block, n_k);
     }
     store_exact(job, block);
@@ -184,8 +198,7 @@ static void ordered_task(void *context, int thread, int64_t task) {
     float *scratch = (float *)prt_scratch(job->rank, thread);
     Block block = {.packed_a = take(&scratch, job->rows / inner->tile_m * inner->panel_m * job->chunk),
                    .packed_b = take(&scratch, job->columns * job->chunk)};
-    if (job->exact)
-        block.exact = (PrtExactNumber *)(void *)take(&scratch, 4 * job->rows * job->columns);
+    if (job->exact) block.exact = (double *)(void *)take(&scratch, 4 * job->rows * job->columns);
     for (int l = 0; l < LEVELS && !job->exact; l++) block.sums[l] = take(&scratch, job->rows * job->columns);
     for (int64_t point = batch.lo; point < batch.hi; point++) {
         block.a = job->a_base + strided_offset(&job->a_batch, point);
@@ -218,10 +231,11 @@ static void choose_parts(Ordered *job) {
         job->parts_n = prt_min(threads, tiles_n);
 }
 
-/* In a chunk there are whole leaves of an exact sum, or equal parts of a leaf of the tree. */
+/* In a chunk there are whole leaves, or equal parts of a long leaf of the tree. */
 static int64_t chunk_of(const Ordered *job) {
     int64_t most = plan_inner.block_k;
-    if (job->exact) return job->leaf >= most ? job->leaf : most / job->leaf * job->leaf;
+    if (job->exact) return job->leaf * prt_max(1, prt_min(PRT_EXACT_TERMS, most / job->leaf));
+    if (job->leaf <= most) return most / job->leaf * job->leaf;
     return prt_round_up(prt_ceil_div(job->leaf, prt_ceil_div(job->leaf, most)), 4);
 }
 

@@ -107,12 +107,12 @@ typedef struct PrtTopK {
     int64_t sequences, seq, experts, picks, slots;
 } PrtTopK;
 typedef struct PrtCollective {
-    int32_t kind;   /* PrtCollectiveKind */
-    int32_t axis;   /* of the mesh */
-    int32_t reduce; /* 0 sum, 1 max, 2 min, 3 or, PRT_SUM_BY_TREE: a sum in balanced pairs */
-    int32_t dtype;  /* 0 f32, 4 i32, PRT_DTYPE_EXACT */
+    int32_t kind;                   /* PrtCollectiveKind */
+    int32_t axis;                   /* of the mesh */
+    int32_t reduce;                 /* 0 sum, 1 max, 2 min, 3 or, PRT_SUM_BY_TREE: a sum in balanced pairs */
+    int32_t dtype;                  /* 0 f32, 4 i32, PRT_DTYPE_EXACT */
     int64_t elements, outer, inner; /* of 4 bytes: an exact number is 4 of them */
-    const char *where; /* "train.plan:41 all_reduce of grad.token_table over data" */
+    const char *where;              /* "train.plan:41 all_reduce of grad.token_table over data" */
 } PrtCollective;
 enum { PRT_SUM_BY_TREE = 4, PRT_DTYPE_EXACT = 9 };
 typedef enum PrtCollectiveKind { PRT_ALL_REDUCE, PRT_ALL_GATHER, PRT_REDUCE_SCATTER, PRT_ALL_TO_ALL } PrtCollectiveKind;

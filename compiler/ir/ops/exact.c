@@ -59,14 +59,11 @@ static void eval_round(EvalContext *context, const Node *node, const Array *cons
 }
 
 #define CASE(dims, text, ...)                                                                                          \
-    {                                                                                                                  \
-        .low = -2, .high = 2, .graph = "graph case { dim " dims "\n" text "; output %1 }", __VA_ARGS__                 \
-    }
+    { .low = -2, .high = 2, .graph = "graph case { dim " dims "\n" text "; output %1 }", __VA_ARGS__ }
 static const OpCase cases_exact_sum[] = {
     CASE("a = 4, b = 8, c = 5", "tensor x: f32[a, b, c]; %0 = exact_sum(@x, over = [a, b]); %1 = exact_round(%0)",
          .what = "outer two"),
-    CASE("a = 4, b = 8", "tensor x: f32[a, b]; %0 = exact_sum(@x, over = [a, b]); %1 = exact_round(%0)",
-         .what = "all"),
+    CASE("a = 4, b = 8", "tensor x: f32[a, b]; %0 = exact_sum(@x, over = [a, b]); %1 = exact_round(%0)", .what = "all"),
     CASE("a = 4, b = 8", "tensor x: f32[a, b]; %0 = exact_sum(@x, over = []); %1 = exact_round(%0)", .what = "none"),
     {0}};
 static const OpCase cases_exact_dot[] = {
