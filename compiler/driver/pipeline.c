@@ -153,6 +153,10 @@ static bool refuse_unbuilt(Session *s, const Front *front, const Plan *plan, boo
     return true;
 }
 
+static bool refuse_numerics(Session *s, const Options *options, const Plan *plan) {
+    return options->reproducible && !plan_is_reproducible(s, plan);
+}
+
 /* ---- emitting stages ---------------------------------------------------------------------------- */
 
 static bool emits(const Options *options, const char *stage) {
@@ -274,7 +278,6 @@ static ProgramFacts *build_plan(void *context, Session *s, const Plan *plan) {
     const Build *build = context;
     const Options *options = build->options;
     const Front *front = build->front;
-    if (options->reproducible && !plan_is_reproducible(s, plan)) return NULL;
     ProgramFacts *facts = NEW(s->arena, ProgramFacts);
     int errors = diag_count(s, SEV_ERROR);
     StageCut cut = {0};
@@ -347,7 +350,7 @@ int pipeline_check(Session *s, const Options *options) {
     if (good && front.program)
         for (int i = 0; i < front.program->plans.n; i++) {
             const Plan *plan = front.program->plans.at[i];
-            if (!refuse_unbuilt(s, &front, plan, false) && front.model && clean)
+            if (!refuse_numerics(s, options, plan) && !refuse_unbuilt(s, &front, plan, false) && front.model && clean)
                 plan_to_memory(s, options, &front, plan);
         }
     return exit_code(s);
@@ -380,7 +383,7 @@ int pipeline_build(Session *s, const Options *options) {
         return put(&text);
     }
     const Plan *plan = choose_plan(s, &front, options);
-    if (!plan || refuse_unbuilt(s, &front, plan, true)) return 1;
+    if (!plan || refuse_numerics(s, options, plan) || refuse_unbuilt(s, &front, plan, true)) return 1;
     ProgramFacts *facts = plan_to_memory(s, options, &front, plan);
     if (!facts) return exit_code(s);
     if (emits(options, "step")) return emit_step(s, &front, facts->plan);
@@ -414,7 +417,9 @@ int pipeline_explain(Session *s, const Options *options) {
     Text text = {.arena = s->arena};
     for (int i = 0; i < front.program->plans.n; i++) {
         const Plan *plan = front.program->plans.at[i];
-        if ((only && plan != only) || refuse_unbuilt(s, &front, plan, false)) continue;
+        if (only && plan != only) continue;
+        if (refuse_numerics(s, options, plan)) return 1;
+        if (refuse_unbuilt(s, &front, plan, false)) continue;
         ProgramFacts *facts = plan_to_memory(s, options, &front, plan);
         if (!facts) return exit_code(s);
         if (text.at) text_puts(&text, "\n");

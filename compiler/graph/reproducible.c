@@ -88,21 +88,20 @@ static Node *through(Exact *e, const Node *node, const Node *exact, int k) {
     Node *terms = exact->in[0], *other = node->n_in == 2 ? node->in[1 - k] : NULL;
     const Shape *summed = &node_attr(exact, "over")->dims;
     Shape all;
-    switch (node->op) {
-    case OP_NEG: return exact_sum(e, build_unary(&e->b, OP_NEG, terms), summed);
-    case OP_MUL:
-    case OP_DIV:
-        if ((node->op == OP_DIV && k == 1) || exact_of(e, other) || !shape_contains(&terms->shape, &other->shape))
-            return NULL;
+    if (node->op == OP_NEG) return exact_sum(e, build_unary(&e->b, OP_NEG, terms), summed);
+    if (node->op == OP_MUL || (node->op == OP_DIV && k == 0)) {
+        if (exact_of(e, other) || !shape_contains(&terms->shape, &other->shape)) return NULL;
         return exact_sum(e, build_binary(&e->b, node->op, k == 0 ? terms : other, k == 0 ? other : terms), summed);
-    case OP_BROADCAST: /* another order of the dimensions; more of them would be more terms */
-        if (node->shape.n != exact->shape.n) return NULL;
+    }
+    if (node->op == OP_BROADCAST && node->shape.n == exact->shape.n) { /* other order; more dims would be more terms */
         all = shape_union(summed, &node->shape);
         return exact_sum(e, build_broadcast(&e->b, terms, &all), summed);
-    case OP_SUM: all = shape_union(summed, &node_attr(node, "over")->dims); return exact_sum(e, terms, &all);
-    case OP_LOOKUP_GRAD: return k == 1 ? lookup_of_terms(e, node, terms, summed) : NULL;
-    default: return NULL;
     }
+    if (node->op == OP_SUM) {
+        all = shape_union(summed, &node_attr(node, "over")->dims);
+        return exact_sum(e, terms, &all);
+    }
+    return node->op == OP_LOOKUP_GRAD && k == 1 ? lookup_of_terms(e, node, terms, summed) : NULL;
 }
 
 static bool is_zero(const Node *node) {
@@ -146,16 +145,17 @@ static Node *make_exact(Exact *e, Node *node) {
         if (result) return result;
     }
     Node *x = node->n_in ? node->in[0] : NULL;
-    switch (node->op) {
-    case OP_SUM: return sums_up(e, node) ? exact_sum(e, in_f32(e, x), &node_attr(node, "over")->dims) : NULL;
-    case OP_DOT: return sums_up(e, node) ? exact_dot(e, node) : NULL;
-    case OP_LOOKUP_GRAD:
-        if (!sums_up(e, node)) return NULL;
+    bool sum = node->op == OP_SUM || node->op == OP_DOT || node->op == OP_LOOKUP_GRAD;
+    if (sum && !sums_up(e, node)) return NULL;
+    if (node->op == OP_SUM) return exact_sum(e, in_f32(e, x), &node_attr(node, "over")->dims);
+    if (node->op == OP_DOT) return exact_dot(e, node);
+    if (node->op == OP_LOOKUP_GRAD)
         return build_op(&e->b, OP_EXACT_LOOKUP_GRAD, (Node *[]){x, in_f32(e, node->in[1])}, 2, node->attrs);
-    case OP_ADD: return exact_addition(e, node);
-    case OP_ALL_REDUCE: x = as_exact(e, x); break; /* a sum over stages, also where one of them adds nothing */
-    default: x = x && op_info(node)->lower == LOWER_VIEW ? exact_of(e, x) : NULL;
-    }
+    if (node->op == OP_ADD) return exact_addition(e, node);
+    if (node->op == OP_ALL_REDUCE) /* a sum over stages, also where one of them adds nothing */
+        x = as_exact(e, x);
+    else
+        x = x && op_info(node)->lower == LOWER_VIEW ? exact_of(e, x) : NULL;
     return x ? build_op(&e->b, node->op, &x, 1, node->attrs) : NULL;
 }
 

@@ -20,8 +20,8 @@ typedef struct Choices {
     Session *session;
     const Layout *layout;
     bool reproducible; /* no cut may change the order of a sum (reproducible.c) */
-    Map of;       /* Node -> NodeChoice */
-    double flops; /* of the node that is chosen */
+    Map of;            /* Node -> NodeChoice */
+    double flops;      /* of the node that is chosen */
     VEC(Made) made;
     Map weights; /* nodes that are weights, or a layer's slice, another view or precision of one */
     Map stacked; /* repeat node -> AxisType *: wanted types of its results, MAX_MESH each; only cuts count */
