@@ -36,6 +36,7 @@ typedef struct Library {
     void (*pool_close)(PrtPool *);
     double (*probe)(int);
     void (*product)(PrtRank *, const PrtProduct *, void *const *);
+    void (*product_ordered)(PrtRank *, const PrtProduct *, void *const *, int64_t, int64_t);
     void (*attend)(PrtRank *, const PrtAttend *, void *const *, int64_t, int64_t);
     void (*attend_grad)(PrtRank *, const PrtAttend *, void *const *, int64_t, int64_t);
     void (*scatter)(PrtRank *, const PrtScatter *, void *const *);
@@ -97,6 +98,7 @@ static bool library_open(const Level *level, Library *lib) {
                    {"prt_pool_close", &lib->pool_close},
                    {"prt_probe_flops", &lib->probe},
                    {"prt_product", &lib->product},
+                   {"prt_product_ordered", &lib->product_ordered},
                    {"prt_attend", &lib->attend},
                    {"prt_attend_grad", &lib->attend_grad},
                    {"prt_scatter", &lib->scatter},

@@ -4,6 +4,7 @@
  * call into the runtime. A repeat becomes a loop whose index is a run-time value: the code of a layer exists once,
  * whatever the depth. Descriptors of products, attention and collectives are constants. */
 #include "codegen/llvm_util.h"
+#include "plan_rt.h"
 
 typedef struct Emitter {
     Codegen *g;
@@ -143,6 +144,24 @@ static V scatter_constant(Codegen *g, const Kernel *kernel) {
     return constant_global(g, const_struct(g, fields, 9), arena_printf(g->arena, "%s.scatter", kernel->name));
 }
 
+static V exact_constant(Codegen *g, const Kernel *kernel) {
+    const Exact *x = kernel->exact;
+    const int64_t *lists[] = {x->extent, x->out, x->in, x->in2};
+    V fields[9];
+    for (int i = 0; i < 4; i++) {
+        V items[EXACT_MAX_AXES];
+        for (int a = 0; a < EXACT_MAX_AXES; a++) items[a] = cg_i64(g, a < x->n_axes ? lists[i][a] : 0);
+        fields[i] = LLVMConstArray2(g->i64, items, EXACT_MAX_AXES);
+    }
+    int n = 4;
+    fields[n++] = cg_i64(g, x->shift);
+    fields[n++] = cg_i32(g, (int32_t)x->kind);
+    fields[n++] = cg_i32(g, x->n_axes);
+    fields[n++] = cg_i32(g, x->accumulate);
+    fields[n++] = cg_i32(g, x->axis);
+    return constant_global(g, const_struct(g, fields, (unsigned)n), arena_printf(g->arena, "%s.exact", kernel->name));
+}
+
 static V top_k_constant(Codegen *g, const Kernel *kernel) {
     const TopK *t = kernel->top_k;
     V fields[] = {cg_i64(g, t->sequences), cg_i64(g, t->seq), cg_i64(g, t->experts), cg_i64(g, t->picks),
@@ -160,13 +179,14 @@ static V collective_constant(Codegen *g, const Kernel *kernel) {
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
         if (kinds[i].op == c->op) kind = kinds[i].kind;
     CHECK(kind >= 0);
+    int64_t words = c->dtype == DT_EXACT ? dtype_bytes(DT_EXACT) / 4 : 1;
     V fields[] = {cg_i32(g, kind),
                   cg_i32(g, c->axis),
-                  cg_i32(g, (int32_t)c->reduce),
-                  cg_i32(g, (int32_t)c->dtype),
-                  cg_i64(g, c->elements),
+                  cg_i32(g, c->by_tree ? PRT_SUM_BY_TREE : (int32_t)c->reduce),
+                  cg_i32(g, c->dtype == DT_EXACT ? PRT_DTYPE_EXACT : (int32_t)c->dtype),
+                  cg_i64(g, c->elements * words),
                   cg_i64(g, c->outer),
-                  cg_i64(g, c->inner),
+                  cg_i64(g, c->inner * words),
                   string_global(g, c->where, arena_printf(g->arena, "%s.where", kernel->name)),
                   cg_i64(g, c->balanced)};
     return constant_global(g, const_struct(g, fields, 9), arena_printf(g->arena, "%s.collective", kernel->name));
@@ -275,20 +295,32 @@ static void emit_call(Emitter *e, const Kernel *kernel) {
         break;
     }
     case KERNEL_PRODUCT: {
-        V args[] = {first, product_constant(e, kernel), e->pointers};
-        cg_call(g, runtime_function(g, "prt_product"), args, 3);
+        V args[] = {first, product_constant(e, kernel), e->pointers, cg_i64(g, kernel->leaf),
+                    cg_i64(g, kernel->makes_exact)};
+        if (kernel->leaf)
+            cg_call(g, runtime_function(g, "prt_product_ordered"), args, 5);
+        else
+            cg_call(g, runtime_function(g, "prt_product"), args, 3);
         break;
     }
     case KERNEL_ATTEND:
     case KERNEL_ATTEND_GRAD: {
         V start = kernel->start ? read_scalar(e, kernel->start) : zero;
-        V args[] = {first, attend_constant(g, kernel), e->pointers, start, zero};
-        cg_call(g, runtime_function(g, kernel->kind == KERNEL_ATTEND ? "prt_attend" : "prt_attend_grad"), args, 5);
+        V args[] = {first, attend_constant(g, kernel), e->pointers, start, zero, cg_i64(g, kernel->leaf)};
+        if (kernel->leaf)
+            cg_call(g, runtime_function(g, "prt_attend_grad_ordered"), args, 6);
+        else
+            cg_call(g, runtime_function(g, kernel->kind == KERNEL_ATTEND ? "prt_attend" : "prt_attend_grad"), args, 5);
         break;
     }
     case KERNEL_SCATTER: {
         V args[] = {first, scatter_constant(g, kernel), e->pointers};
         cg_call(g, runtime_function(g, "prt_scatter"), args, 3);
+        break;
+    }
+    case KERNEL_EXACT: {
+        V args[] = {first, exact_constant(g, kernel), e->pointers};
+        cg_call(g, runtime_function(g, "prt_exact"), args, 3);
         break;
     }
     case KERNEL_TOP_K: {

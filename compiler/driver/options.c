@@ -11,6 +11,7 @@ typedef enum ValueKind {
     VALUE_SETTING,
     VALUE_COLOR,
     VALUE_TARGET,
+    VALUE_NUMERICS,
     VALUE_BYTES
 } ValueKind;
 
@@ -156,6 +157,11 @@ static bool take_value(Session *s, Options *options, const OptionInfo *option, c
         if (strcmp(value, "auto") && strcmp(value, "always") && strcmp(value, "never"))
             return usage("--color needs auto, always or never, not", value, NULL, NULL);
         *(ColorWhen *)field = value[1] == 'u' ? COLOR_AUTO : value[1] == 'l' ? COLOR_ALWAYS : COLOR_NEVER;
+        return true;
+    case VALUE_NUMERICS:
+        if (strcmp(value, "fast") && strcmp(value, "reproducible"))
+            return usage("--numerics needs fast or reproducible, not", value, NULL, NULL);
+        *(bool *)field = value[0] == 'r';
         return true;
     case VALUE_TARGET:
         if (strcmp(value, "cpu") && strcmp(value, "cuda"))

@@ -34,6 +34,7 @@ struct Options {
     double memory;     /* bytes; 0: not given */
     ColorWhen color;
     bool json, check, help, version;
+    bool reproducible; /* --numerics */
 };
 
 /* Returns false after a message on stderr: a usage error, exit code 2. */

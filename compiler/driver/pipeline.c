@@ -12,6 +12,7 @@
 #include "driver/fit_memory.h"
 #include "driver/plan_to_schedule.h"
 #include "driver/stats.h"
+#include "graph/reproducible.h"
 #include "graph/stages.h"
 #include "kernels/kernels.h"
 #include "partition/step_partition.h"
@@ -118,6 +119,10 @@ static bool refuse_unbuilt(Session *s, const Front *front, const Plan *plan, boo
     } else
         diag_note_alone(s, "P9000", where, "memory of plan `%s` unknown: %s is not built yet", plan->name, what);
     return true;
+}
+
+static bool refuse_numerics(Session *s, const Options *options, const Plan *plan) {
+    return options->reproducible && !plan_is_reproducible(s, plan);
 }
 
 /* ---- emitting stages ---------------------------------------------------------------------------- */
@@ -270,6 +275,8 @@ static ProgramFacts *build_plan(void *context, Session *s, const Plan *plan) {
         whole = steps[0] = grad_to_step(s, front->program, train, plan, front->model);
     if (!steps || !whole || diag_count(s, SEV_ERROR) > errors) return NULL;
     int n = staged ? cut.n_stages : 1;
+    for (int i = 0; options->reproducible && i < n; i++)
+        if (!step_make_reproducible(s, steps[i])) return NULL;
     steps_partition(steps, n, plan, verifies());
     *facts = (ProgramFacts){.train = train,
                             .plan = plan,
@@ -347,7 +354,7 @@ int pipeline_check(Session *s, const Options *options) {
     if (good && front.program)
         for (int i = 0; i < front.program->plans.n; i++) {
             const Plan *plan = front.program->plans.at[i];
-            if (!refuse_unbuilt(s, &front, plan, false) && front.model && clean)
+            if (!refuse_numerics(s, options, plan) && !refuse_unbuilt(s, &front, plan, false) && front.model && clean)
                 plan_to_memory(s, options, &front, plan);
         }
     return exit_code(s);
@@ -380,7 +387,7 @@ int pipeline_build(Session *s, const Options *options) {
         return put(&text);
     }
     const Plan *plan = choose_plan(s, &front, options);
-    if (!plan || refuse_unbuilt(s, &front, plan, true)) return 1;
+    if (!plan || refuse_numerics(s, options, plan) || refuse_unbuilt(s, &front, plan, true)) return 1;
     ProgramFacts *facts = plan_to_memory(s, options, &front, plan);
     if (!facts) return exit_code(s);
     if (emits(options, "step")) return emit_step(s, &front, facts->plan);
@@ -416,7 +423,9 @@ int pipeline_explain(Session *s, const Options *options) {
     Text text = {.arena = s->arena};
     for (int i = 0; i < front.program->plans.n; i++) {
         const Plan *plan = front.program->plans.at[i];
-        if ((only && plan != only) || refuse_unbuilt(s, &front, plan, false)) continue;
+        if (only && plan != only) continue;
+        if (refuse_numerics(s, options, plan)) return 1;
+        if (refuse_unbuilt(s, &front, plan, false)) continue;
         ProgramFacts *facts = plan_to_memory(s, options, &front, plan);
         if (!facts) return exit_code(s);
         if (text.at) text_puts(&text, "\n");

@@ -15,7 +15,8 @@
 
 enum { MAX_RANK = 8, MAX_MESH = 8 };
 
-typedef enum DType { DT_F32, DT_F64, DT_BF16, DT_F16, DT_I32, DT_U32, DT_BOOL, DT_COUNT } DType;
+/* EXACT: a sum whose bits do not depend on the order of its terms, in two doubles (docs/decisions/reproducible.md). */
+typedef enum DType { DT_F32, DT_F64, DT_BF16, DT_F16, DT_I32, DT_U32, DT_BOOL, DT_EXACT, DT_COUNT } DType;
 extern const char *const dtype_name[DT_COUNT]; /* "f32", ... */
 int64_t dtype_bytes(DType dtype);              /* BOOL is 1 */
 bool dtype_is_float(DType dtype);
@@ -215,9 +216,10 @@ struct Graph {
     VEC(Tensor *) tensors; /* those used here; shared between the graphs of a step */
     Region top;
     VEC(Output) outputs;
-    const Mesh *mesh; /* NULL before partitioning */
-    int n_nodes;      /* the next Node.id */
-    bool micro;       /* runs once for each micro-batch */
+    const Mesh *mesh;  /* NULL before partitioning */
+    int n_nodes;       /* the next Node.id */
+    bool micro;        /* runs once for each micro-batch */
+    bool reproducible; /* no sum may depend on the plan: graph/reproducible.c has been here */
 };
 
 /* ---- building (ir/build.c) ----------------------------------------------------------------------------------- */

@@ -57,6 +57,7 @@ typedef enum LowerKind {
     LOWER_GATHER,     /* lookup: a loop with an indexed load */
     LOWER_SCATTER,    /* lookup_grad: rows added at indexed places, in order */
     LOWER_PLACE,      /* a loop that reads at an offset */
+    LOWER_EXACT,      /* exact numbers: made, added, rounded */
     LOWER_TOP_K,      /* the route of tokens to experts */
     LOWER_TO_SLOTS,   /* a loop that gathers tokens' rows into experts' slots */
     LOWER_FROM_SLOTS, /* and back */

@@ -69,6 +69,18 @@ typedef struct Scatter {
     ElementType element; /* of rows; out is f32 */
 } Scatter;
 
+/* What is done with exact numbers (PrtExact in runtime/include/plan_rt.h, with the same kinds). Strides in elements. */
+typedef enum ExactKind { EXACT_ZERO, EXACT_SUM, EXACT_COPY, EXACT_ADD, EXACT_ROUND, EXACT_ROWS } ExactKind;
+enum { EXACT_MAX_AXES = 10 };
+typedef struct Exact {
+    ExactKind kind;
+    int64_t extent[EXACT_MAX_AXES], out[EXACT_MAX_AXES], in[EXACT_MAX_AXES], in2[EXACT_MAX_AXES];
+    int n_axes;
+    bool accumulate;
+    int64_t shift; /* of `in`, for each step of the rank's coordinate on the axis */
+    int axis;      /* -1: none */
+} Exact;
+
 /* The route of each of `sequences` sequences: p[seq, experts] gives chosen[seq, picks], slot[seq, picks] and
  * source[experts, slots], all row-major (see ir/ops/expert.c for their meaning). */
 typedef struct TopK {

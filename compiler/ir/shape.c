@@ -7,7 +7,7 @@
 
 const char *const dtype_name[DT_COUNT] = {
     [DT_F32] = "f32", [DT_F64] = "f64", [DT_BF16] = "bf16", [DT_F16] = "f16",
-    [DT_I32] = "i32", [DT_U32] = "u32", [DT_BOOL] = "bool",
+    [DT_I32] = "i32", [DT_U32] = "u32", [DT_BOOL] = "bool", [DT_EXACT] = "exact",
 };
 
 const char *const tensor_class_name[CLASS_COUNT] = {
@@ -21,8 +21,8 @@ const char *const layout_name[4] = {
     [LAYOUT_BLOCK] = "block", [LAYOUT_BALANCED] = "balanced", [LAYOUT_TABLE] = "table", [LAYOUT_FLAT] = "flat"};
 
 int64_t dtype_bytes(DType dtype) {
-    static const int64_t bytes[DT_COUNT] = {
-        [DT_F32] = 4, [DT_F64] = 8, [DT_BF16] = 2, [DT_F16] = 2, [DT_I32] = 4, [DT_U32] = 4, [DT_BOOL] = 1};
+    static const int64_t bytes[DT_COUNT] = {[DT_F32] = 4, [DT_F64] = 8, [DT_BF16] = 2, [DT_F16] = 2,
+                                            [DT_I32] = 4, [DT_U32] = 4, [DT_BOOL] = 1, [DT_EXACT] = 16};
     return bytes[dtype];
 }
 

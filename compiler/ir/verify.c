@@ -150,6 +150,20 @@ static void check_mesh_types(Verifier *v, const Node *node) {
     }
 }
 
+/* Of reproducible graphs: (a + b) + (c + d) is not (a + c) + (b + d), so no partial sum of f32 goes through an
+ * operator. */
+static void check_order(Verifier *v, const Node *node) {
+    const Mesh *mesh = v->graph->mesh;
+    bool zero = node->op == OP_CONST || node->op == OP_BROADCAST;
+    if (!mesh || !v->graph->reproducible || node->dtype == DT_EXACT || op_info(node)->lower != LOWER_MAP || zero)
+        return;
+    for (int axis = 0; axis < mesh->n; axis++)
+        if (node->type[axis].kind == AXIS_PARTIAL && node->type[axis].reduce == REDUCE_SUM)
+            fault(v, node,
+                  "a partial sum of f32 on axis %s goes through an operator, in another order than on one rank",
+                  mesh->axes[axis].name);
+}
+
 static void check_operands(Verifier *v, const Node *node, const Region *region) {
     const OpInfo *info = op_info(node);
     int named = 0;
@@ -238,6 +252,7 @@ static void check_node(Verifier *v, const Node *node, const Region *region) {
     if (v->ok && node->op == OP_REPEAT) check_repeat(v, node, region);
     if (v->ok) check_inference(v, node);
     if (v->ok) check_mesh_types(v, node);
+    if (v->ok) check_order(v, node);
     if (v->ok) place(v, node, region);
 }
 

@@ -12,7 +12,8 @@ bool kernel_writes(const Kernel *kernel, int ref) {
     case KERNEL_PRODUCT: return ref >= 2; /* the epilogue's may be read only: that is never wrong */
     case KERNEL_ATTEND: return ref == 3 || ref == 4;
     case KERNEL_ATTEND_GRAD: return ref >= 6;
-    case KERNEL_SCATTER: return ref == 0;
+    case KERNEL_SCATTER:
+    case KERNEL_EXACT: return ref == 0;
     case KERNEL_TOP_K: return ref >= 1;
     case KERNEL_COLLECTIVE: return ref == 1;
     case KERNEL_TRANSFER: return kernel->handover->kind == HANDOVER_RECV;

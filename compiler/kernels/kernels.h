@@ -58,6 +58,7 @@ typedef enum KernelKind {
     KERNEL_ATTEND,
     KERNEL_ATTEND_GRAD,
     KERNEL_SCATTER,
+    KERNEL_EXACT,
     KERNEL_TOP_K,
     KERNEL_COLLECTIVE,
     KERNEL_FINISH,
@@ -71,6 +72,7 @@ typedef struct Collective {
     Op op; /* OP_ALL_REDUCE ... */
     int axis;
     ReduceKind reduce;
+    bool by_tree; /* of reproducible mode: ranks are joined in balanced pairs */
     DType dtype;
     int64_t elements; /* of the whole, over the axis */
     /* gather, scatter and exchange move blocks: `outer` blocks of `inner` elements for each rank of the axis */
@@ -111,6 +113,9 @@ struct Kernel {
     Buffer *start;          /* attention while sampling: a scalar, the query's logical position; or NULL */
     Attend *attend;         /* KERNEL_ATTEND: q k v out lse; KERNEL_ATTEND_GRAD: q k v out lse d_out dq dk dv */
     Scatter *scatter;       /* KERNEL_SCATTER: out, index, rows */
+    Exact *exact;           /* KERNEL_EXACT: out, in, in2 */
+    int64_t leaf;           /* of reproducible products and gradients of attention: points summed in order; 0: else */
+    bool makes_exact;       /* of such a product: C is exact */
     TopK *top_k;            /* KERNEL_TOP_K: p, chosen, slot, source */
     Collective *collective; /* KERNEL_COLLECTIVE: in, out */
     bool begins;            /* a collective that others are joined with: see overlap.c */

@@ -106,6 +106,7 @@ typedef struct CopySpace {
     int64_t extent[LOOP_MAX_AXES], from[LOOP_MAX_AXES], to[LOOP_MAX_AXES]; /* strides in elements */
     int n;
     Buffer *coordinate; /* or NULL */
+    int coordinate_axis;
     int64_t coordinate_stride;
 } CopySpace;
 void lower_strided_copy(Lowering *l, const CopySpace *space, DType dtype, BufferRef from, BufferRef to, bool accumulate,
@@ -116,6 +117,12 @@ void lower_exchange(Lowering *l, Node *node);
 /* Zeros: n elements from `first` on, in each of `blocks` blocks. */
 void lower_zero(Lowering *l, Buffer *buffer, int64_t first, int64_t n, int64_t blocks, int64_t stride, DType dtype,
                 Span span);
+/* The same for exact numbers (lower_exact.c): a copy, zeros, and the operators that make, add and round them. */
+void lower_exact_copy(Lowering *l, const CopySpace *space, BufferRef from, BufferRef to, bool accumulate, Span span);
+void lower_exact_zero(Lowering *l, BufferRef at, int64_t n, int64_t blocks, int64_t stride, Span span);
+void lower_exact(Lowering *l, Node *node);
+/* The leaves of a product's sum in reproducible mode. */
+int64_t lower_leaf(const Node *dot);
 /* out (+)= in, element by element; both have the shape of `like`. */
 void lower_copy(Lowering *l, Node *like, const Location *from, const Location *to, bool accumulate);
 void lower_region(Lowering *l, Region *region, Phase phase);
@@ -126,7 +133,8 @@ void prepare_repeat(Lowering *l, Node *node);
 /* Gives `node` (or, for a result, its tuple) a place to be made in. False when it has one already or cannot take one.
  */
 bool give_place(Lowering *l, Node *node, const Location *place, bool accumulate);
-Value *value_new(Lowering *l, Node *node);     /* the node's value, made on first call */
-Location value_place(Lowering *l, Node *node); /* of a stored value; makes memory on first use */
+Value *value_new(Lowering *l, Node *node);          /* the node's value, made on first call */
+Location value_contiguous(Lowering *l, Node *node); /* in row-major order; copied where it does not lie so */
+Location value_place(Lowering *l, Node *node);      /* of a stored value; makes memory on first use */
 
 #endif

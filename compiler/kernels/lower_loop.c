@@ -67,7 +67,7 @@ static LoopMemory memory_of(DType dtype) {
     static const LoopMemory memory[DT_COUNT] = {
         [DT_F32] = LOOP_MEM_F32, [DT_BF16] = LOOP_MEM_BF16, [DT_F16] = LOOP_MEM_F16,
         [DT_I32] = LOOP_MEM_I32, [DT_U32] = LOOP_MEM_I32,   [DT_BOOL] = LOOP_MEM_U8};
-    if (dtype == DT_F64) BUG("f64 has no loop memory");
+    if (dtype == DT_F64 || dtype == DT_EXACT) BUG("%s has no loop memory", dtype_name[dtype]);
     return memory[dtype];
 }
 
@@ -444,6 +444,12 @@ static const Node *node_with(const Unit *unit, const Dim *dim) {
 }
 
 void lower_loop_unit(Lowering *l, Unit *unit) {
+    Node *only = unit->nodes.n == 1 ? unit->nodes.at[0] : NULL;
+    if (only && only->dtype == DT_EXACT) { /* a constant, which is zero */
+        lower_exact_zero(l, value_place(l, only).ref, lower_bytes(l, DT_EXACT, &only->shape, only) / 16, 1, 0,
+                         only->span);
+        return;
+    }
     const char *what = op_info(vec_last(&unit->nodes))->name;
     Kernel *kernel = lower_kernel(l, KERNEL_LOOP, what, unit_span(unit));
     Emit e = {.l = l, .unit = unit, .kernel = kernel};
@@ -461,6 +467,10 @@ void lower_loop_unit(Lowering *l, Unit *unit) {
     Loop *loop = loop_new(l->arena, kernel->name, extent, e.n_outer, e.axes.n + is_short);
     loop->span = kernel->span;
     const Dim *last = unit->domain.n ? unit->domain.dims[unit->domain.n - 1] : NULL;
+    for (int i = 0; l->graph->reproducible && unit->reduced.n && i < unit->nodes.n; i++) {
+        const Node *node = unit->nodes.at[i]; /* the order follows from a sum's own operand, not from what was fused */
+        if (is_reduce(node)) last = node->in[0]->shape.dims[node->in[0]->shape.n - 1];
+    }
     loop->lanes_outer = e.n_outer > 0 && (!unit->reduced.n || shape_find(&unit->reduced, last) < 0);
     if (unit->reduced.n) loop->block = loop->lanes_outer ? 64 : 4096;
     e.b = (LoopBuilder){.arena = l->arena, .loop = loop, .span = kernel->span};
@@ -480,6 +490,10 @@ void lower_loop_unit(Lowering *l, Unit *unit) {
 
 void lower_strided_copy(Lowering *l, const CopySpace *space, DType dtype, BufferRef from, BufferRef to, bool accumulate,
                         Span span) {
+    if (dtype == DT_EXACT) {
+        lower_exact_copy(l, space, from, to, accumulate, span);
+        return;
+    }
     Kernel *kernel = lower_kernel(l, KERNEL_LOOP, "copy", span);
     Loop *loop = loop_new(l->arena, kernel->name, space->extent, space->n, space->n);
     loop->span = span;
@@ -505,6 +519,11 @@ void lower_strided_copy(Lowering *l, const CopySpace *space, DType dtype, Buffer
 
 void lower_zero(Lowering *l, Buffer *buffer, int64_t first, int64_t n, int64_t blocks, int64_t stride, DType dtype,
                 Span span) {
+    if (dtype == DT_EXACT) {
+        BufferRef at = {.buffer = buffer, .offset = first * dtype_bytes(dtype)};
+        lower_exact_zero(l, at, n, blocks, stride, span);
+        return;
+    }
     Kernel *kernel = lower_kernel(l, KERNEL_LOOP, "zero", span);
     int64_t extent[] = {blocks, n};
     Loop *loop = loop_new(l->arena, kernel->name, extent, 2, 2);

@@ -89,6 +89,8 @@ static Location contiguous(Lowering *l, Node *x) {
     return copy;
 }
 
+Location value_contiguous(Lowering *l, Node *node) { return contiguous(l, node); }
+
 static void lower_view(Lowering *l, Node *node) {
     Value *value = value_of(node);
     Location place;
@@ -164,6 +166,8 @@ static void lower_product(Lowering *l, Node *node) {
             product_dim_add(product->n, &product->n_n, d);
     }
     kernel->product = product;
+    kernel->leaf = l->graph->reproducible ? lower_leaf(node) : 0;
+    kernel->makes_exact = node->dtype == DT_EXACT;
 }
 
 /* ---- attention ---------------------------------------------------------------------------------- */
@@ -303,6 +307,7 @@ static void lower_attend_grad(Lowering *l, Node *node) {
     for (int i = 0; i < 6; i++) kernel_add_ref(l, kernel, in[i].ref);
     for (int k = 0; k < 3; k++) kernel_add_ref(l, kernel, value->outs[k].ref);
     kernel->attend = a;
+    kernel->leaf = l->graph->reproducible ? (parts.seq->size + 7) / 8 : 0; /* 8 leaves of the whole sequence */
     add_start(l, kernel, parts.seq);
 }
 
@@ -403,7 +408,7 @@ static void lower_shard(Lowering *l, Node *node, int axis) {
     Node *x = node->in[0];
     Location in = value_place(l, x), out = value_place(l, node);
     int d = shape_find(&node->shape, node->type[axis].dim);
-    CopySpace space = {.n = node->shape.n, .coordinate = lower_coordinate(l, axis)};
+    CopySpace space = {.n = node->shape.n, .coordinate = lower_coordinate(l, axis), .coordinate_axis = axis};
     for (int i = 0; i < node->shape.n; i++) {
         space.extent[i] = lower_extent(l, node, node->shape.dims[i]);
         space.from[i] = in.stride[i], space.to[i] = out.stride[i];
@@ -453,6 +458,7 @@ static void lower_collective(Lowering *l, Node *node) {
     Collective c = {.op = node->op,
                     .axis = axis,
                     .reduce = x->type[axis].reduce,
+                    .by_tree = l->graph->reproducible && node->dtype == DT_F32 && x->type[axis].reduce == REDUCE_SUM,
                     .dtype = node->dtype,
                     .elements = 1,
                     .outer = 1,
@@ -484,6 +490,7 @@ void lower_node_unit(Lowering *l, Node *node) {
     case LOWER_VIEW: lower_view(l, node); return;
     case LOWER_PRODUCT: lower_product(l, node); return;
     case LOWER_SCATTER: lower_scatter(l, node); return;
+    case LOWER_EXACT: lower_exact(l, node); return;
     case LOWER_TOP_K: lower_top_k(l, node); return;
     case LOWER_COLLECTIVE: lower_collective(l, node); return;
     case LOWER_ATTEND:

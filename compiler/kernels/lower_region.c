@@ -51,9 +51,10 @@ bool give_place(Lowering *l, Node *node, const Location *place, bool accumulate)
     }
     if (node->op == OP_UNFLATTEN) return !accumulate && give_flat(l, node, place);
     LowerKind lower = op_info(node)->lower;
-    bool can_add = lower == LOWER_PRODUCT || lower == LOWER_SCATTER || node_in_loop(node);
+    bool can_add = lower == LOWER_PRODUCT || lower == LOWER_SCATTER || lower == LOWER_EXACT || node_in_loop(node);
+    bool adds = node->dtype == DT_EXACT || (node->dtype == DT_F32 && lower != LOWER_EXACT);
     if (!value->unit || value->has_place || value->fixed || (accumulate && !can_add)) return false;
-    if (lower == LOWER_VIEW || lower == LOWER_NONE || (accumulate && node->dtype != DT_F32)) return false;
+    if (lower == LOWER_VIEW || lower == LOWER_NONE || (accumulate && !adds)) return false;
     value->place = *place;
     value->has_place = value->fixed = value->stored = true;
     value->accumulate = accumulate;

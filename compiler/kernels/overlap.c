@@ -208,7 +208,7 @@ static bool add_users(const Overlap *o, const Kernel *repeat, const Kernel *coll
         if (kernel == collective || !touches(kernel, out)) continue;
         bool makes_operand = collective->refs[0].buffer == out && writes(kernel, out) && !list_has(users, kernel);
         if (makes_operand && kernel->first < collective->first) continue;
-        bool adds = kernel->kind == KERNEL_LOOP && kernel->first > collective->first;
+        bool adds = (kernel->kind == KERNEL_LOOP || kernel->kind == KERNEL_EXACT) && kernel->first > collective->first;
         for (int k = 0; k < kernel->n_refs && adds; k++) {
             const BufferRef *ref = &kernel->refs[k];
             if (ref->buffer == out) continue;

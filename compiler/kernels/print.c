@@ -18,11 +18,17 @@ static void print_dims(const char *name, const ProductDim *dims, int n, Text *ou
 }
 
 static void print_kernel(const RoleProgram *program, const Kernel *kernel, int depth, Text *out) {
-    static const char *const kinds[] = {
-        [KERNEL_LOOP] = "loop",     [KERNEL_PRODUCT] = "product",         [KERNEL_ATTEND] = "attend",
-        [KERNEL_TOP_K] = "top_k",   [KERNEL_ATTEND_GRAD] = "attend_grad", [KERNEL_SCATTER] = "scatter",
-        [KERNEL_REPEAT] = "repeat", [KERNEL_COLLECTIVE] = "collective",   [KERNEL_TRANSFER] = "transfer",
-        [KERNEL_FINISH] = "finish"};
+    static const char *const kinds[] = {[KERNEL_LOOP] = "loop",
+                                        [KERNEL_PRODUCT] = "product",
+                                        [KERNEL_ATTEND] = "attend",
+                                        [KERNEL_TOP_K] = "top_k",
+                                        [KERNEL_ATTEND_GRAD] = "attend_grad",
+                                        [KERNEL_SCATTER] = "scatter",
+                                        [KERNEL_EXACT] = "exact",
+                                        [KERNEL_REPEAT] = "repeat",
+                                        [KERNEL_COLLECTIVE] = "collective",
+                                        [KERNEL_TRANSFER] = "transfer",
+                                        [KERNEL_FINISH] = "finish"};
     static const char *const rounds[] = {"", ", but not in the first round", ", but not in the last round"};
     text_printf(out, "%*s%4d %s %s", depth * 4, "", kernel->first, kinds[kernel->kind], kernel->name);
     const Product *p = kernel->product;
@@ -32,6 +38,7 @@ static void print_kernel(const RoleProgram *program, const Kernel *kernel, int d
         print_dims("n", p->n, p->n_n, out);
         print_dims("k", p->k, p->n_k, out);
         if (p->accumulate) text_puts(out, " +=");
+        if (kernel->leaf) text_printf(out, " in leaves of %lld", (long long)kernel->leaf);
     }
     if (kernel->loop) {
         text_puts(out, " [");

@@ -39,6 +39,7 @@ static void mark_saved(Lowering *l, Graph *graph) {
 /* A sum of very many elements into few is made in two: first along the last dimensions, then of those sums. So its
  * rows can be shared out to threads, and the order of additions stays the same for any number of them. */
 static void split_reductions(Graph *graph, Region *region) {
+    if (graph->reproducible) return; /* what is large there is exact, and the rest has one order */
     NodeList nodes = {0};
     for (int i = 0; i < region->nodes.n; i++) {
         Node *node = region->nodes.at[i];

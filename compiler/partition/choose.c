@@ -146,7 +146,8 @@ Padding flat_padding(const Node *node, int axis) {
         return k < region->n_carries ? PADDING_UNKNOWN : flat_padding(region->results.at[k], axis);
     }
     Padding a = node->n_in > 0 ? flat_padding(node->in[0], axis) : PADDING_UNKNOWN;
-    if (node->op == OP_NEG || node->op == OP_SQRT || node->op == OP_CAST || node->op == OP_ABS) return a;
+    bool keeps_zero = node->op == OP_NEG || node->op == OP_SQRT || node->op == OP_CAST || node->op == OP_ABS;
+    if (keeps_zero || node->op == OP_EXACT_ROUND) return a;
     if (node->op == OP_SELECT) { /* by a scalar: one or the other */
         Padding x = flat_padding(node->in[1], axis), y = flat_padding(node->in[2], axis);
         return node->in[0]->shape.n == 0 && x == y ? x : PADDING_UNKNOWN;
@@ -176,7 +177,9 @@ static bool flat_elsewhere(const Choices *c, const Node *node, int axis) {
  * of a flat range is partial, when what stands behind them counts nothing. */
 static void try_flat(const Choices *c, const Node *node, int axis, const Iteration *space, Way *best) {
     if (!c->layout->axes[axis].stored || node->n_outs || flat_elsewhere(c, node, axis)) return;
-    if (node->op == OP_SUM) {
+    if (node->op == OP_SUM && c->reproducible) return;
+    if (node->op == OP_SUM || node->op == OP_EXACT_SUM) {
+        if (node->op == OP_EXACT_SUM && !node_attr(node, "over")->dims.n) return;
         const Shape *x = &node->in[0]->shape;
         bool all =
             node->shape.n == 0 || (node->shape.n == 1 && shape_is_stacked(x) && node->shape.dims[0] == x->dims[0]);
@@ -255,6 +258,7 @@ static void try_letter(const Choices *c, const Node *node, int axis, const Lette
     if (letter->kind == LETTER_WHOLE || !way_allows(c, node, axis, letter->dim)) return;
     /* what data chooses is found by where a block starts */
     if (letter->kind == LETTER_INDEXED && layout_cut(c->layout, axis, letter->dim).layout != LAYOUT_BLOCK) return;
+    if (c->reproducible && !cut_keeps_order(c, node, axis, letter)) return;
     bool wanted = false;
     for (int i = 0; i < node->n_in; i++) {
         Dim *dim = cut_with(&node->in[i]->shape, letter->dim);
@@ -283,6 +287,7 @@ static void try_letter(const Choices *c, const Node *node, int axis, const Lette
  * while the others are whole. */
 static void try_partial(const Choices *c, const Node *node, int axis, const Iteration *space, Way *best) {
     AxisType partial = {.kind = AXIS_PARTIAL, .reduce = REDUCE_SUM};
+    if (c->reproducible && node->dtype != DT_EXACT) return; /* (a + b) + (c + d) is not (a + c) + (b + d) */
     if (space->joint) {
         Way way = {.out = partial};
         bool any = false;

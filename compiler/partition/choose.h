@@ -21,8 +21,9 @@ typedef struct Choices {
     Arena *arena;
     Session *session;
     const Layout *layout;
-    Map of;       /* Node -> NodeChoice */
-    double flops; /* of the node that is chosen */
+    bool reproducible; /* no cut may change the order of a sum (reproducible.c) */
+    Map of;            /* Node -> NodeChoice */
+    double flops;      /* of the node that is chosen */
     VEC(Made) made;
     Map made_of; /* value -> 1 + index of its last one in `made` */
     Map weights; /* nodes that are weights, or a layer's slice, another view or precision of one */
@@ -42,6 +43,9 @@ bool shape_is_stacked(const Shape *shape);
 typedef enum Padding { PADDING_UNKNOWN, PADDING_ZERO, PADDING_OTHER } Padding;
 bool flat_is_padded(const Layout *layout, const Node *value, int axis);
 Padding flat_padding(const Node *node, int axis);
+
+/* Of reproducible graphs: whether the bits of the node's results stay the same when the axis cuts this letter. */
+bool cut_keeps_order(const Choices *c, const Node *node, int axis, const Letter *letter);
 
 NodeChoice *choice_of(Choices *c, const Node *node);
 /* Constants, index ramps, random bits: they have no type, each use makes the part it needs. */

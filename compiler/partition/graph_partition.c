@@ -513,7 +513,8 @@ static void flatten_region(Graph *graph, const Layout *layout, Region *region) {
         for (int k = 0; k < node->n_outs; k++) make_flat(graph, layout, &node->outs[k].shape, node->outs[k].type);
         if (node->n_outs) node->shape = node->outs[0].shape;
         const Node *x = node->n_in ? node->in[0] : NULL;
-        if (node->op == OP_SUM && x->shape.dims[x->shape.n - 1]->is_flat) { /* in order: the operand is done */
+        if ((node->op == OP_SUM || node->op == OP_EXACT_SUM) && x->shape.n &&
+            x->shape.dims[x->shape.n - 1]->is_flat) { /* in order: the operand is done */
             own_attr(graph, node, "over")->dims = shape_without(&x->shape, &node->shape);
         }
         if (flat_axis(&layout->mesh, node->type) < 0) continue;
@@ -562,7 +563,11 @@ void graph_partition(Graph *graph, const Layout *layout) {
     Mesh *mesh = NEW(graph->arena, Mesh);
     *mesh = layout->mesh;
     type_tensors(graph, layout);
-    Choices choices = {.arena = graph->arena, .session = graph->session, .layout = layout, .once = !graph->micro};
+    Choices choices = {.arena = graph->arena,
+                       .session = graph->session,
+                       .layout = layout,
+                       .once = !graph->micro,
+                       .reproducible = graph->reproducible};
     want_stacked(&choices, graph);
     choose_region(&choices, &graph->top);
     insert_region(&choices, graph, &graph->top);

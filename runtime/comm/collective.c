@@ -7,6 +7,7 @@
 #include "comm/comm.h"
 #include "cpu/narrow.h"
 
+#include "cpu/exact.h"
 #include "log/trace.h"
 
 #include <string.h>
@@ -51,9 +52,17 @@ static const void *at(const PrtCollective *c, const void *base, int64_t i) {
 }
 static void *at_output(const PrtCollective *c, void *base, int64_t i) { return (char *)base + bytes_of(c, i); }
 
+static void combine_exact(PrtExactNumber *to, const PrtExactNumber *a, const PrtExactNumber *b, int64_t n) {
+    if (to != a) memcpy(to, a, (size_t)n * sizeof *to);
+    prt_exact_add_exact_row(to, b, n);
+}
+
+/* to = a and b; n words of 4 bytes. */
 static void combine(const PrtCollective *c, void *to, const void *a, const void *b, int64_t n) {
     if (c->dtype == 0 || is_narrow(c))
-        combine_f32(to, a, b, n, c->reduce);
+        combine_f32(to, a, b, n, c->reduce == PRT_SUM_BY_TREE ? 0 : c->reduce);
+    else if (c->dtype == PRT_DTYPE_EXACT)
+        combine_exact(to, a, b, n * 4 / (int64_t)sizeof(PrtExactNumber));
     else
         combine_i32(to, a, b, n, c->reduce);
 }
@@ -105,6 +114,17 @@ static void check_same(const Meeting *m) {
     }
 }
 
+/* Ranks [first, first + ranks) of the group joined by a balanced tree: what the tree over the leaves of an ordered sum
+ * goes on with. Gives where the sum is: one of the inputs, or `sum`. */
+static const void *reduce_tree(const Meeting *m, int first, int ranks, int64_t offset, int64_t n, void *sum) {
+    if (ranks == 1) return at(m->what, input_of(m, first), offset);
+    _Alignas(16) uint32_t later[CHUNK];
+    const void *a = reduce_tree(m, first, ranks / 2, offset, n, sum);
+    const void *b = reduce_tree(m, first + ranks / 2, ranks - ranks / 2, offset, n, later);
+    combine(m->what, sum, a, b, n);
+    return sum;
+}
+
 /* Sum over the group of `n` elements at `offset` of each rank's input, into `sum` (the first n of it). */
 static void reduce_chunk(const Meeting *m, int64_t offset, int64_t n, void *sum) {
     const PrtCollective *c = m->what;
@@ -118,6 +138,10 @@ static void reduce_chunk(const Meeting *m, int64_t offset, int64_t n, void *sum)
         prt_narrow(c->dtype, total, sum, n);
         return;
     }
+    if (c->reduce == PRT_SUM_BY_TREE) {
+        reduce_tree(m, 0, m->group.size, offset, n, sum);
+        return;
+    }
     const void *so_far = at(c, input_of(m, 0), offset);
     for (int j = 1; j < m->group.size; j++, so_far = sum) combine(c, sum, so_far, at(c, input_of(m, j), offset), n);
 }
@@ -126,7 +150,7 @@ static void reduce_chunk(const Meeting *m, int64_t offset, int64_t n, void *sum)
 static void all_reduce_rows(void *const *pointers, int64_t first, int64_t last) {
     const Meeting *m = pointers[0];
     int64_t start = *(const int64_t *)pointers[1], end = *(const int64_t *)pointers[2];
-    uint32_t sum[CHUNK];
+    _Alignas(16) uint32_t sum[CHUNK];
     for (int64_t chunk = first; chunk < last; chunk++) {
         int64_t lo = start + chunk * CHUNK, n = end - lo < CHUNK ? end - lo : CHUNK;
         reduce_chunk(m, lo, n, sum);
@@ -252,8 +276,8 @@ static PrtGroup axis_group(PrtRank *rank, const PrtCollective *c) {
 
 /* A group of one rank does it alone: true. */
 static bool checked(PrtRank *rank, const PrtCollective *c, const PrtGroup *group, const void *in, void *out) {
-    bool built = c->dtype == 0 || c->dtype == 4 || (c->dtype == 5 && (c->reduce == 0 || c->reduce == 3)) ||
-                 is_narrow(c); /* f32, i32, u32, bf16, f16 */
+    bool built = c->dtype == 0 || c->dtype == 4 || c->dtype == PRT_DTYPE_EXACT || is_narrow(c) ||
+                 (c->dtype == 5 && (c->reduce == 0 || c->reduce == 3)); /* f32, i32, exact, bf16, f16, u32 */
     if (!built) prt_fail(rank, "%s: collectives of this dtype (%d) are not built", c->where, c->dtype);
     if (group->size == 1 || !rank->job) {
         alone(c, in, out);

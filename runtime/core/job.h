@@ -24,7 +24,7 @@ typedef struct PrtSlot {
     const void *in;
     void *out;
     const PrtCollective *what[2]; /* by the sequence number's last bit: a rank is at most one collective ahead */
-    uint32_t values[2][PRT_INLINE];
+    _Alignas(16) uint32_t values[2][PRT_INLINE];
 } PrtSlot;
 
 /* Where a rank is: for messages. */

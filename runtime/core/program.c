@@ -5,11 +5,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-const char *const prt_dtype_name[PRT_DTYPES] = {"f32", "f64", "bf16", "f16", "i32", "u32", "bool", "u8", "i64"};
-const char *const prt_dtype_safetensors[PRT_DTYPES] = {"F32", "F64", "BF16", "F16", "I32", "U32", "BOOL", "U8", "I64"};
+const char *const prt_dtype_name[PRT_DTYPES] = {"f32", "f64",  "bf16", "f16", "i32",
+                                                "u32", "bool", "u8",   "i64", "exact"};
+const char *const prt_dtype_safetensors[PRT_DTYPES] = {"F32", "F64",  "BF16", "F16", "I32",
+                                                       "U32", "BOOL", "U8",   "I64", "exact"};
 
 int64_t prt_dtype_bytes(PrtDType dtype) {
-    static const int8_t bytes[PRT_DTYPES] = {4, 8, 2, 2, 4, 4, 1, 1, 8};
+    static const int8_t bytes[PRT_DTYPES] = {4, 8, 2, 2, 4, 4, 1, 1, 8, 16};
     return bytes[dtype];
 }
 

@@ -17,6 +17,7 @@ typedef enum PrtDType {
     PRT_BOOL,
     PRT_U8,
     PRT_I64,
+    PRT_EXACT, /* a sum in two doubles: PRT_DTYPE_EXACT; in no file */
     PRT_DTYPES
 } PrtDType;
 extern const char *const prt_dtype_name[PRT_DTYPES];        /* "f32" */

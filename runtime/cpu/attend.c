@@ -41,9 +41,13 @@ static int64_t even_block(int64_t n, int64_t largest, int64_t unit) {
 void attend_choose_blocks(AttendJob *job, int64_t queries, int64_t keys, int64_t (*floats)(const AttendJob *job)) {
     const PrtAttend *s = job->shape;
     for (;;) {
-        job->block_q = even_block(s->seq, prt_max(queries, plan_inner.tile_m), plan_inner.tile_m);
+        /* Blocks of keys must not depend on how many queries this rank has: sums over keys would. */
+        job->block_q = prt_round_up(prt_max(queries, plan_inner.tile_m), plan_inner.tile_m);
         job->block_k = even_block(s->key, prt_max(keys, plan_inner.tile_n), plan_inner.tile_n);
-        if (floats(job) * (int64_t)sizeof(float) <= job->rank->scratch_bytes) return;
+        if (floats(job) * (int64_t)sizeof(float) <= job->rank->scratch_bytes) {
+            job->block_q = even_block(job->leaf ? job->leaf : s->seq, job->block_q, plan_inner.tile_m);
+            return;
+        }
         if (queries <= plan_inner.tile_m && keys <= plan_inner.tile_n) break;
         queries /= 2;
         keys /= 2;

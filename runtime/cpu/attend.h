@@ -11,6 +11,7 @@ typedef struct AttendJob {
     void *const *pointers;
     int64_t offset;           /* q_start - k_start */
     int64_t block_q, block_k; /* queries and keys at a time; they depend on the shape alone */
+    int64_t leaf;             /* gradient: queries summed in order, before a balanced tree; 0: all of them are */
     PrtRank *rank;
 } AttendJob;
 

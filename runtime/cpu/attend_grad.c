@@ -9,19 +9,20 @@
 
 #include <string.h>
 
-enum { QUERIES = 128, KEYS = 128 };
+enum { QUERIES = 128, KEYS = 128, LEVELS = 3 /* of the tree over 8 leaves */ };
 enum { WIDE = 256 }; /* narrow elements that are converted at a time */
 
 /* Packed operands are named after the product's side (rows `_a`, columns `_b`). */
 typedef struct Buffers {
-    float *q_a, *d_out_a; /* lanes queries, depth width */
-    float *q_b, *d_out_b; /* lanes width, depth queries */
-    float *k_b, *v_b;     /* lanes keys, depth width */
-    float *k_wide_b;      /* lanes width, depth keys */
-    float *s, *dp, *p;    /* [block_q][block_k]; s becomes ds */
-    float *rows_a;        /* ds: lanes queries, depth keys */
-    float *keys_a;        /* p, then ds, transposed: lanes keys, depth queries */
-    float *dk, *dv;       /* [block_k][padded width] */
+    float *q_a, *d_out_a;      /* lanes queries, depth width */
+    float *q_b, *d_out_b;      /* lanes width, depth queries */
+    float *k_b, *v_b;          /* lanes keys, depth width */
+    float *k_wide_b;           /* lanes width, depth keys */
+    float *s, *dp, *p;         /* [block_q][block_k]; s becomes ds */
+    float *rows_a;             /* ds: lanes queries, depth keys */
+    float *keys_a;             /* p, then ds, transposed: lanes keys, depth queries */
+    float *dk, *dv;            /* [block_k][padded width] */
+    float *waiting[LEVELS][2]; /* sums of leaves that are not joined yet: dk, dv */
 } Buffers;
 
 typedef struct Head {
@@ -56,6 +57,8 @@ static Buffers buffers_at(const AttendJob *job, AttendScratch *free) {
     b.keys_a = attend_take(free, attend_a_floats(k, q));
     b.dk = attend_take(free, keys * padded_width(job));
     b.dv = attend_take(free, keys * padded_width(job));
+    for (int i = 0; i < 2 * LEVELS && job->leaf; i++)
+        b.waiting[i / 2][i % 2] = attend_take(free, keys * padded_width(job));
     return b;
 }
 
@@ -185,24 +188,56 @@ static void store_keys(const AttendJob *job, const float *from, float *to, int64
         memcpy(to + (k.first + i) * stride, from + i * padded_width(job), (size_t)job->shape->width * sizeof(float));
 }
 
-static void grad_keys(const AttendJob *job, const Buffers *b, int64_t batch, int64_t kv, Block k) {
+/* dk and dv of a block of keys, from queries [lo, hi) of all heads of the group. */
+static void grad_queries(const AttendJob *job, const Buffers *b, int64_t batch, int64_t kv, Block k, int64_t lo,
+                         int64_t hi) {
     const PrtAttend *s = job->shape;
-    KeyHead kh = key_head_of(job, batch, kv);
     size_t bytes = (size_t)(prt_round_up(k.n, plan_inner.tile_m) * padded_width(job)) * sizeof(float);
     memset(b->dk, 0, bytes);
     memset(b->dv, 0, bytes);
+    for (int64_t g = 0; g < s->group; g++) {
+        Head h = head_of(job, batch, kv * s->group + g);
+        for (int64_t first = lo; first < hi; first += job->block_q) {
+            Block q = {first, prt_min(job->block_q, hi - first)};
+            if (attend_seen(job, q.first + q.n - 1, k.first, k.n) > 0) grad_block(job, b, &h, q, k);
+        }
+    }
+}
+
+static void join_waiting(float *earlier, float *later, int64_t n) {
+    for (int64_t i = 0; i < n; i++) later[i] = earlier[i] + later[i];
+}
+
+/* Leaves of queries, joined by a balanced tree: a rank that has a part of the queries has a whole branch of it. Leaf
+ * number l completes as many branches as l + 1 can be halved, the last one all. */
+static void grad_leaves(const AttendJob *job, const Buffers *b, int64_t batch, int64_t kv, Block k) {
+    int64_t n = prt_round_up(k.n, plan_inner.tile_m) * padded_width(job), seq = job->shape->seq, waiting = 0;
+    for (int64_t first = 0, leaf = 0; first < seq; first += job->leaf, leaf++) {
+        int64_t end = prt_min(first + job->leaf, seq);
+        grad_queries(job, b, batch, kv, k, first, end);
+        for (int64_t l = leaf; waiting > 0 && ((l & 1) || end == seq); l >>= 1) {
+            waiting--;
+            join_waiting(b->waiting[waiting][0], b->dk, n);
+            join_waiting(b->waiting[waiting][1], b->dv, n);
+        }
+        if (end == seq) return;
+        memcpy(b->waiting[waiting][0], b->dk, (size_t)n * sizeof(float));
+        memcpy(b->waiting[waiting++][1], b->dv, (size_t)n * sizeof(float));
+    }
+}
+
+static void grad_keys(const AttendJob *job, const Buffers *b, int64_t batch, int64_t kv, Block k) {
+    const PrtAttend *s = job->shape;
+    KeyHead kh = key_head_of(job, batch, kv);
     int element = s->element;
     const void *keys = prt_element(kh.k, element, k.first * s->k_key);
     attend_pack_b(element, keys, s->k_key, k.n, 1, s->width, b->k_b);
     attend_pack_b(element, keys, 1, s->width, s->k_key, k.n, b->k_wide_b);
     attend_pack_b(element, prt_element(kh.v, element, k.first * s->v_key), s->v_key, k.n, 1, s->width, b->v_b);
-    for (int64_t g = 0; g < s->group; g++) {
-        Head h = head_of(job, batch, kv * s->group + g);
-        for (int64_t first = 0; first < s->seq; first += job->block_q) {
-            Block q = {first, prt_min(job->block_q, s->seq - first)};
-            if (attend_seen(job, q.first + q.n - 1, k.first, k.n) > 0) grad_block(job, b, &h, q, k);
-        }
-    }
+    if (job->leaf)
+        grad_leaves(job, b, batch, kv, k);
+    else
+        grad_queries(job, b, batch, kv, k, 0, s->seq);
     store_keys(job, b->dk, kh.dk, s->k_key, k);
     store_keys(job, b->dv, kh.dv, s->v_key, k);
 }
@@ -221,8 +256,18 @@ static void grad_task(void *context, int thread, int64_t task) {
         grad_keys(job, &b, batch, kv, (Block){first, prt_min(job->block_k, s->key - first)});
 }
 
+static void attend_grad(PrtRank *rank, AttendJob *job) {
+    attend_choose_blocks(job, QUERIES, KEYS, buffer_floats);
+    prt_tasks(rank, grad_task, job, job->shape->batch * job->shape->kv_head);
+}
+
 void prt_attend_grad(PrtRank *rank, const PrtAttend *shape, void *const *pointers, int64_t q_start, int64_t k_start) {
     AttendJob job = {.shape = shape, .pointers = pointers, .offset = q_start - k_start, .rank = rank};
-    attend_choose_blocks(&job, QUERIES, KEYS, buffer_floats);
-    prt_tasks(rank, grad_task, &job, shape->batch * shape->kv_head);
+    attend_grad(rank, &job);
+}
+
+void prt_attend_grad_ordered(PrtRank *rank, const PrtAttend *shape, void *const *pointers, int64_t q_start,
+                             int64_t k_start, int64_t leaf) {
+    AttendJob job = {.shape = shape, .pointers = pointers, .offset = q_start - k_start, .leaf = leaf, .rank = rank};
+    attend_grad(rank, &job);
 }

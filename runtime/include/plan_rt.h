@@ -95,18 +95,36 @@ typedef struct PrtScatter {
     int32_t element; /* type of rows; out is f32 */
     int32_t reserved;
 } PrtScatter;
+/* Reproducible mode: exact numbers (two doubles each, runtime/cpu/exact.h) and what is done with them. Axes 0..n_axes,
+ * strides in elements of each operand; 0 in `out`: summed over. */
+typedef enum PrtExactKind {
+    PRT_EXACT_ZERO,  /* out = 0 */
+    PRT_EXACT_SUM,   /* out (+)= sum of in; in is f32 */
+    PRT_EXACT_COPY,  /* out (+)= in; both are exact */
+    PRT_EXACT_ADD,   /* out (+)= in + in2; all are exact */
+    PRT_EXACT_ROUND, /* out = in; out is f32 */
+    PRT_EXACT_ROWS   /* out[index[i] - first, :] (+)= in[i, :]: axes are (out's rows, i, columns); in2 is the index */
+} PrtExactKind;
+enum { PRT_EXACT_AXES = 10 };
+typedef struct PrtExact {
+    int64_t extent[PRT_EXACT_AXES], out[PRT_EXACT_AXES], in[PRT_EXACT_AXES], in2[PRT_EXACT_AXES];
+    int64_t shift; /* `in` starts this many elements further for each step of the rank's coordinate on `axis` */
+    int32_t kind;  /* PrtExactKind */
+    int32_t n_axes, accumulate, axis;
+} PrtExact;
 typedef struct PrtTopK {
     int64_t sequences, seq, experts, picks, slots;
 } PrtTopK;
 typedef struct PrtCollective {
-    int32_t kind;   /* PrtCollectiveKind */
-    int32_t axis;   /* of the mesh */
-    int32_t reduce; /* 0 sum, 1 max, 2 min, 3 or */
-    int32_t dtype;  /* 0 f32, 2 bf16, 3 f16, 4 i32 */
-    int64_t elements, outer, inner;
-    const char *where; /* "train.plan:41 all_reduce of grad.token_table over data" */
-    int64_t balanced;  /* the whole is 2n pieces: rank j's block is the pieces j and 2n-1-j, one after the other */
+    int32_t kind;                   /* PrtCollectiveKind */
+    int32_t axis;                   /* of the mesh */
+    int32_t reduce;                 /* 0 sum, 1 max, 2 min, 3 or, PRT_SUM_BY_TREE: a sum in balanced pairs */
+    int32_t dtype;                  /* 0 f32, 2 bf16, 3 f16, 4 i32, PRT_DTYPE_EXACT */
+    int64_t elements, outer, inner; /* an exact number is 4 elements */
+    const char *where;              /* "train.plan:41 all_reduce of grad.token_table over data" */
+    int64_t balanced; /* the whole is 2n pieces: rank j's block is the pieces j and 2n-1-j, one after the other */
 } PrtCollective;
+enum { PRT_SUM_BY_TREE = 4, PRT_DTYPE_EXACT = 9 };
 typedef enum PrtCollectiveKind {
     PRT_ALL_REDUCE,
     PRT_ALL_GATHER,

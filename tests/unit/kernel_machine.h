@@ -79,7 +79,12 @@ static inline void km_put(void *base, int element, int64_t i, double x) {
     else ((uint16_t *)base)[i] = element == ELEMENT_BF16 ? loop_to_bf16((float)x) : loop_to_f16((float)x);
 }
 
-static inline void km_product(const Product *p, const void *a, const void *b, void *c) {
+/* An exact number here is its value, and a zero for what the runtime keeps of smaller steps. */
+typedef struct KmExact {
+    double value, rest;
+} KmExact;
+
+static inline void km_product(const Product *p, const void *a, const void *b, void *c, bool exact) {
     for (int64_t ib = 0; ib < km_points(p->batch, p->n_batch); ib++)
         for (int64_t im = 0; im < km_points(p->m, p->n_m); im++)
             for (int64_t in = 0; in < km_points(p->n, p->n_n); in++) {
@@ -90,6 +95,11 @@ static inline void km_product(const Product *p, const void *a, const void *b, vo
                     sum += km_get(a, p->a, x.a + y.a + w.a) * km_get(b, p->b, x.b + z.b + w.b);
                 }
                 int64_t out = x.c + y.c + z.c;
+                if (exact) {
+                    KmExact *number = (KmExact *)c + out;
+                    *number = (KmExact){sum * p->scale + (p->accumulate ? number->value : 0), 0};
+                    continue;
+                }
                 km_put(c, p->c, out, sum * p->scale + (p->accumulate ? km_get(c, p->c, out) : 0));
             }
 }
@@ -202,6 +212,38 @@ static inline void km_scatter(const KernelMachine *k, int64_t rank, const Scatte
     }
 }
 
+static inline void km_rows(const Exact *e, int64_t first, KmExact *out, const float *in, const int32_t *index) {
+    for (int64_t i = 0; i < e->extent[0] && !e->accumulate; i++) memset(out + i * e->out[0], 0, sizeof *out * (size_t)e->extent[2]);
+    for (int64_t i = 0; i < e->extent[1]; i++)
+        for (int64_t j = 0; j < e->extent[2]; j++)
+            if (index[i] >= first && index[i] < first + e->extent[0])
+                out[(index[i] - first) * e->out[0] + j].value += (double)in[i * e->in[1] + j];
+}
+
+/* Every point of the axes from `axis` on; `clears`: only of the result, which is set to zero. */
+static inline void km_exact_axis(const Exact *e, int axis, bool clears, char *out, const char *in, const KmExact *in2) {
+    int64_t out_bytes = e->kind == EXACT_ROUND ? 4 : 16, in_bytes = e->kind == EXACT_SUM ? 4 : 16;
+    for (int64_t i = 0; axis < e->n_axes && i < (clears && !e->out[axis] ? 1 : e->extent[axis]); i++)
+        km_exact_axis(e, axis + 1, clears, out + i * e->out[axis] * out_bytes, in + i * e->in[axis] * in_bytes, in2 + i * e->in2[axis]);
+    if (axis < e->n_axes) return;
+    KmExact *number = (KmExact *)out;
+    const KmExact *x = (const KmExact *)in;
+    if (clears || e->kind == EXACT_ZERO) *number = (KmExact){0, 0};
+    else if (e->kind == EXACT_SUM) number->value += (double)*(const float *)in;
+    else if (e->kind == EXACT_ROUND) *(float *)out = (float)x->value;
+    else number->value = (e->accumulate ? number->value : 0) + x->value + (e->kind == EXACT_ADD ? in2->value : 0), number->rest = 0;
+}
+
+static inline void km_exact(const KernelMachine *k, int64_t rank, const Exact *e, void *const *p) {
+    int64_t coordinate = e->axis < 0 ? 0 : mesh_coordinate(k->mesh, rank, e->axis);
+    if (e->kind == EXACT_ROWS) {
+        km_rows(e, coordinate * e->extent[0], p[0], p[1], p[2]);
+        return;
+    }
+    if (e->kind == EXACT_SUM && !e->accumulate) km_exact_axis(e, 0, true, p[0], p[1], p[2]);
+    km_exact_axis(e, 0, false, p[0], (const char *)p[1] + coordinate * e->shift * (e->kind == EXACT_SUM ? 4 : 16), p[2]);
+}
+
 /* The places of tokens in experts' queues: see ir/ops/expert.c. */
 static inline void km_top_k(const TopK *t, const float *p, int32_t *chosen, int32_t *slot, int32_t *source) {
     for (int64_t s = 0; s < t->sequences; s++, p += t->seq * t->experts, source += t->experts * t->slots) {
@@ -257,12 +299,15 @@ static inline void km_collect(const KernelMachine *k, const Kernel *kernel, int6
                 if (c->op == OP_ALL_GATHER) memcpy(out + theirs * bytes, in + at * bytes, (size_t)bytes);
                 else if (c->op == OP_ALL_TO_ALL) memcpy(out + theirs * bytes, in + mine * bytes, (size_t)bytes);
                 else {
-                    double x = km_get(in, km_element(c), mine);
-                    sums[at] = j ? (double)(float)km_join(c->reduce, sums[at], x) : x;
+                    double x = c->dtype == DT_EXACT ? ((const KmExact *)in)[mine].value : km_get(in, km_element(c), mine);
+                    sums[at] = j == 0 ? x : c->dtype == DT_EXACT ? sums[at] + x : (double)(float)km_join(c->reduce, sums[at], x);
                 }
             }
     }
-    for (int64_t i = 0; sum && i < outer * inner; i++) km_put(out, km_element(c), i, sums[i]);
+    for (int64_t i = 0; sum && i < outer * inner; i++) {
+        if (c->dtype == DT_EXACT) ((KmExact *)out)[i] = (KmExact){sums[i], 0};
+        else km_put(out, km_element(c), i, sums[i]);
+    }
 }
 
 static inline void km_collective(KernelMachine *k, const Kernel *kernel) {
@@ -347,10 +392,11 @@ static inline void km_kernel(KernelMachine *k, const Kernel *kernel) {
         }
         switch (kernel->kind) {
         case KERNEL_LOOP: loop_interpret(kernel->loop, p, 0, loop_rows(kernel->loop)); break;
-        case KERNEL_PRODUCT: km_product(kernel->product, p[0], p[1], p[2]); break;
+        case KERNEL_PRODUCT: km_product(kernel->product, p[0], p[1], p[2], kernel->makes_exact); break;
         case KERNEL_ATTEND: km_attend(a, p, &at); break;
         case KERNEL_ATTEND_GRAD: km_attend_grad(a, p, &at); break;
         case KERNEL_SCATTER: km_scatter(k, r, kernel->scatter, p[0], p[1], p[2]); break;
+        case KERNEL_EXACT: km_exact(k, r, kernel->exact, p); break;
         case KERNEL_TOP_K: km_top_k(kernel->top_k, p[0], p[1], p[2], p[3]); break;
         default: BUG("kernel kind %d", kernel->kind);
         }

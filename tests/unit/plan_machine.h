@@ -11,6 +11,7 @@
 #include <cmocka.h>
 
 #include "graph/graph.h"
+#include "graph/reproducible.h"
 #include "partition/step_partition.h"
 #include "schedule/schedules.h"
 #include "unit/kernel_machine.h"
@@ -23,6 +24,9 @@ typedef struct Built {
     Schedule *schedule;
     RoleProgram *program;
 } Built;
+
+/* What `build` builds: `--numerics reproducible`. */
+static bool reproducible_builds;
 
 static inline Built build(const char *model, const char *plan, const char *schedule) {
     Built b = {.s = session_new()};
@@ -37,6 +41,10 @@ static inline Built build(const char *model, const char *plan, const char *sched
     b.plan = program->plans.at[0];
     b.step = grad_to_step(b.s, program, b.train, b.plan, graph);
     assert_non_null(b.step);
+    if (reproducible_builds && !step_make_reproducible(b.s, b.step)) {
+        diag_flush(b.s, stderr, false);
+        fail_msg("not reproducible");
+    }
     Map flat_dims = {0};
     Graph *graphs[] = {b.step->body, b.step->update, b.step->begin, b.step->init, b.step->count, b.step->total, b.step->eval, b.step->decode};
     for (size_t i = 0; i < sizeof graphs / sizeof *graphs; i++) {
@@ -148,15 +156,18 @@ static inline int joined_by_kernels(const Built *b, const Buffer *buffer) {
 static inline void compare(Built *b, Machine *m, KernelMachine *k, TensorClass class, double tolerance, const char *when) {
     for (int i = 0; i < b->program->buffers.n; i++) {
         Tensor *tensor = b->program->buffers.at[i]->tensor;
-        if (!tensor || tensor->class != class || tensor->dtype != DT_F32) continue;
+        if (!tensor || tensor->class != class) continue;
+        if (tensor->dtype != DT_F32 && tensor->dtype != DT_EXACT) continue;
         if (class == CLASS_RESULT && strcmp(tensor->name, "loss") != 0 && strcmp(tensor->name, "grad_norm") != 0) continue;
         int axis = class == CLASS_GRADIENT ? joined_by_kernels(b, b->program->buffers.at[i]) : -1;
         for (int64_t r = 0; r < k->n_ranks; r++) {
             const float *x = km_tensor(k, r, tensor->name);
+            const KmExact *exact = (const KmExact *)(const void *)x;
             double error = 0, size = 0;
             for (int64_t e = 0, n = machine_array(m, tensor, r)->n; e < n; e++) {
                 double want = expected_at(m, k, tensor, r, e, axis);
-                error += pow((double)x[e] - want, 2), size += want * want;
+                double is = tensor->dtype == DT_EXACT ? exact[e].value : (double)x[e];
+                error += pow(is - want, 2), size += want * want;
             }
             if (!(sqrt(error) <= tolerance * (sqrt(size) + 1e-2))) fail_msg("%s: %s on rank %lld: off by %g of %g", when, tensor->name, (long long)r, sqrt(error), sqrt(size));
         }

@@ -230,6 +230,30 @@ static void check_case(Library *lib, Case *c) {
     for (int i = 0; i < 6; i++) memory_free(all[i]);
 }
 
+/* The same by leaves and a tree: close to the reference, whatever the strides, with equal bits for 1, 2 and 3 threads. */
+static void check_ordered_case(Library *lib, const Case *c) {
+    const PrtProduct *p = &c->p;
+    char what[512];
+    describe_case(c, what, sizeof what);
+    Memory a = memory_new(c->size_a, NAN), b = memory_new(c->size_b, NAN), old = memory_new(c->size_c, mark),
+           first = memory_new(c->size_c, 0), again = memory_new(c->size_c, 0);
+    fill_operand(&a, p, true);
+    fill_operand(&b, p, false);
+    Expected e = reference(c, a.at, b.at, old.at);
+    int64_t k = total(p->k, p->n_k), leaf = (k + 7) / 8;
+    for (int t = 1; t <= MAX_THREADS; t++) {
+        float *to = t == 1 ? first.at : again.at;
+        memcpy(to, old.at, (size_t)c->size_c * sizeof(float));
+        lib->product_ordered(&lib->ranks[t], p, (void *[]){a.at, b.at, to}, leaf, 0);
+        expect_close(c, &e, to, NULL, what);
+        if (t > 1 && memcmp(first.at, again.at, (size_t)c->size_c * sizeof(float)) != 0)
+            fail_msg("ordered, %d threads differ: %s", t, what);
+    }
+    free(e.value), free(e.size);
+    Memory *all[] = {&a, &b, &old, &first, &again};
+    for (int i = 0; i < 5; i++) memory_free(all[i]);
+}
+
 static Case plain_case(int64_t m, int64_t n, int64_t k, bool ta, bool tb, bool tc) {
     Case c = {.p = {.n_m = 1, .n_n = 1, .n_k = 1, .scale = 1}, .size_a = m * k, .size_b = k * n, .size_c = m * n};
     c.p.m[0] = (PrtProductDim){m, ta ? 1 : k, 0, tc ? 1 : n};
@@ -256,8 +280,43 @@ static void check_products(Library *lib) {
             c.p.k[d].extent = k.extent[d];
         set_strides(&c, random_in(0, 3) > 0, random_in(0, 1) == 1);
         c.p.accumulate = random_in(0, 1) == 1;
+        if (!c.p.accumulate) check_ordered_case(lib, &c);
         c.p.epilogue = random_in(0, 1) ? test_epilogue : NULL;
         check_case(lib, &c);
+    }
+}
+
+/* Ranks that hold 4, 2 or 1 of 8 leaves, joined in pairs, have the bits of the whole; and exact products have them for
+ * any parts of whole leaves, in any order. */
+static void check_branches(Library *lib) {
+    enum { M = 37, N = 45, K = 8 * 21 };
+    static float a[M * K], b[K * N], parts[8][M * N], whole[M * N], unordered[M * N];
+    static double exact[2 * M * N], other[2 * M * N];
+    int differ = 0;
+    for (int i = 0; i < M * K; i++) a[i] = random_float();
+    for (int i = 0; i < K * N; i++) b[i] = random_float();
+    Case all = plain_case(M, N, K, false, false, false);
+    lib->product(&lib->ranks[1], &all.p, (void *[]){a, b, unordered});
+    lib->product_ordered(&lib->ranks[1], &all.p, (void *[]){a, b, whole}, K / 8, 0);
+    lib->product_ordered(&lib->ranks[1], &all.p, (void *[]){a, b, exact}, K / 8, 1);
+    for (int i = 0; i < M * N; i++) differ += unordered[i] != whole[i];
+    assert_true(differ > 0); /* the order can be seen */
+    for (int n = 2; n <= 8; n *= 2) {
+        PrtProduct part = all.p;
+        part.k[0].extent = K / n;
+        memset(other, 0, sizeof other);
+        for (int r = n - 1; r >= 0; r--) {
+            lib->product_ordered(&lib->ranks[1], &part, (void *[]){a + r * (K / n), b + r * (K / n) * N, parts[r]}, K / 8, 0);
+            part.accumulate = 1;
+            lib->product_ordered(&lib->ranks[2], &part, (void *[]){a + r * (K / n), b + r * (K / n) * N, other}, K / 8, 1);
+            part.accumulate = 0;
+        }
+        for (int step = 1; step < n; step *= 2)
+            for (int r = 0; r < n; r += 2 * step)
+                for (int i = 0; i < M * N; i++) parts[r][i] += parts[r + step][i];
+        assert_memory_equal(parts[0], whole, sizeof whole);
+        for (int i = 0; i < M * N; i++)
+            assert_true((float)(exact[2 * i] + exact[2 * i + 1]) == (float)(other[2 * i] + other[2 * i + 1]));
     }
 }
 
@@ -366,6 +425,7 @@ static void check_loops(Library *lib) {
 static void check_library(Library *lib) {
     check_products(lib);
     check_large_products(lib);
+    check_branches(lib);
     check_scatter(lib);
     check_tasks(lib);
     check_loops(lib);

@@ -337,8 +337,23 @@ static void test_overlap(void **state) {
     session_free(plain.s);
 }
 
+/* Reproducible mode computes the same values: exact sums, gathered operands, branches of trees, in every kind of plan. */
+static void test_reproducible(void **state) {
+    reproducible_builds = true;
+    test_single(state);
+    test_micro(state);
+    test_replicas(state);
+    test_cuts(state);
+    test_context(state);
+    test_stored(state);
+    test_expert_plans(state);
+    test_recompute(state);
+    test_padded(state);
+    reproducible_builds = false;
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_overlap), cmocka_unit_test(test_single), cmocka_unit_test(test_precision), cmocka_unit_test(test_micro), cmocka_unit_test(test_replicas), cmocka_unit_test(test_recompute), cmocka_unit_test(test_padded), cmocka_unit_test(test_repeated), cmocka_unit_test(test_cuts), cmocka_unit_test(test_context), cmocka_unit_test(test_ring),
-                                       cmocka_unit_test(test_stored), cmocka_unit_test(test_experts), cmocka_unit_test(test_expert_plans), cmocka_unit_test(test_tasks), cmocka_unit_test(test_schedules), cmocka_unit_test(test_in_flight)};
+                                       cmocka_unit_test(test_stored), cmocka_unit_test(test_experts), cmocka_unit_test(test_expert_plans), cmocka_unit_test(test_tasks), cmocka_unit_test(test_schedules), cmocka_unit_test(test_in_flight), cmocka_unit_test(test_reproducible)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -51,7 +51,7 @@ static bool infer_dot(Graph *graph, Node *node) {
         }
         result = *order;
     }
-    node->dtype = node_attr(node, "wide")->integer ? DT_F32 : x->dtype;
+    node->dtype = node->op == OP_DOT && node_attr(node, "wide")->integer ? DT_F32 : x->dtype; /* exact_dot is another */
     node->shape = result;
     return true;
 }

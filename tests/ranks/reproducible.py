@@ -1,0 +1,87 @@
+#!/usr/bin/env python3
+"""`--numerics reproducible`: every plan of a file gives the bits of its plan `single`, by real processes.
+
+usage: reproducible.py PLC FILE [--steps N] [PLAN[/THREADS]...]
+
+For each plan (all of the file, with 1 thread and with 2, where none is named): builds it, trains, and compares with
+`single` on one thread
+  - the loss and the gradient norm of every step, as the numbers that the metrics file has;
+  - every weight and moment of the last checkpoint, byte for byte.
+"""
+import hashlib, json, os, re, shutil, struct, subprocess, sys, tempfile
+
+arguments = sys.argv[1:]
+plc, source, wanted, steps = arguments[0], os.path.abspath(arguments[1]), arguments[2:], "20"
+if wanted[:1] == ["--steps"]:
+    steps, wanted = wanted[1], wanted[2:]
+folder = tempfile.mkdtemp(prefix="plan-bits-")
+
+
+def run(*argv):
+    done = subprocess.run(argv, cwd=folder, capture_output=True, text=True)
+    if done.returncode:
+        raise SystemExit(f"{' '.join(argv)} ended with {done.returncode}\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+    return done.stdout
+
+
+def tensors(path):
+    with open(path, "rb") as file:
+        n = struct.unpack("<Q", file.read(8))[0]
+        header = json.loads(file.read(n))
+        body = file.read()
+    header.pop("__metadata__", None)
+    return {name: body[slice(*item["data_offsets"])] for name, item in header.items()}
+
+
+def train(plan, threads):
+    program, metrics, saved = f"./{plan}", f"{plan}.jsonl", f"{plan}.save"
+    if not os.path.exists(os.path.join(folder, program)):
+        run(plc, "build", source, "--plan", plan, "--numerics", "reproducible", "-o", program)
+    shutil.rmtree(os.path.join(folder, saved), ignore_errors=True)
+    run(program, "--steps", steps, "--threads", threads, "--metrics", metrics, "--set", f"save.path={saved}",
+        "--set", "save.every=0", "--log-every", "1000000")
+    with open(os.path.join(folder, metrics)) as file:
+        lines = [json.loads(line) for line in file]
+    newest = sorted(os.listdir(os.path.join(folder, saved)))[-1]
+    stored = {}
+    for name in sorted(os.listdir(os.path.join(folder, saved, newest))):
+        if name.endswith(".safetensors"):
+            stored.update(tensors(os.path.join(folder, saved, newest, name)))
+    return [(line["loss"], line["grad_norm"]) for line in lines], stored
+
+
+def floats(data):
+    return struct.unpack(f"<{len(data) // 4}f", data)
+
+
+def compare(name, one, other):
+    for step, (a, b) in enumerate(zip(one[0], other[0])):
+        assert a == b, f"{name}: step {step + 1}: loss and norm {b}, in `single` {a}"
+    assert len(one[0]) == len(other[0]) and one[1].keys() == other[1].keys(), f"{name}: other steps or tensors"
+    differ = [tensor for tensor in one[1] if one[1][tensor] != other[1][tensor]]
+    for tensor in differ[:1]:
+        a, b = floats(one[1][tensor]), floats(other[1][tensor])
+        n = sum(x != y for x, y in zip(a, b))
+        raise AssertionError(f"{name}: {len(differ)} of {len(one[1])} tensors differ, `{tensor}` in {n} of {len(a)} elements")
+    print(f"{name}: same bits in {len(one[0])} steps and {len(one[1])} tensors", flush=True)
+
+
+plans = re.findall(r"^plan (\w+)", open(source).read(), re.M)
+assert plans[0] == "single", "the file begins with `plan single`"
+runs = [(word.split("/") + ["1"])[:2] for word in wanted] or [[plan, threads] for plan in plans for threads in "12"][1:]
+failures = 0
+try:
+    single = train("single", "1")
+    digest = hashlib.sha256(b"".join(single[1][name] for name in sorted(single[1]))).hexdigest()[:16]
+    print(f"single: losses {single[0][0][0]} to {single[0][-1][0]}, weights and moments {digest}", flush=True)
+    assert single[0][0] != single[0][-1] or steps == "1", "nothing was trained"
+    for plan, threads in runs:
+        try:
+            compare(f"{plan}, {threads} threads" if threads != "1" else plan, single, train(plan, threads))
+        except (AssertionError, SystemExit) as problem:
+            failures += 1
+            print(f"FAILED {problem}", flush=True)
+finally:
+    shutil.rmtree(folder)
+print(f"{len(runs) - failures} passed, {failures} failed")
+sys.exit(1 if failures else 0)
