@@ -446,7 +446,11 @@ static void lower_collective(Lowering *l, Node *node) {
         node->op == OP_ALL_REDUCE && !value->has_place && place_is_row_major(l, x, &in) && reduce_in_place(l, x);
     if (in_place)
         value->place = in, value->has_place = true;
-    else if (!place_is_row_major(l, x, &in))
+    if (in_place && value->saved) { /* what was made for this action alone now has to last */
+        in.ref.buffer->kind = MEM_ACTIVATION;
+        if (in.ref.buffer->flights < l->flights) in.ref.buffer->flights = l->flights;
+    }
+    if (!in_place && !place_is_row_major(l, x, &in))
         in = contiguous(l, x);
     Location out = value_place(l, node), wanted = out;
     bool direct = place_is_row_major(l, node, &out);

@@ -41,6 +41,8 @@ Padding flat_padding(const Node *node, int axis);
 NodeChoice *choice_of(Choices *c, const Node *node);
 /* Constants, index ramps, random bits: they have no type, each use makes the part it needs. */
 bool node_is_source(const Node *node);
+/* Element by element from sources alone, such as the mask of a padded dimension: each use makes its own part. */
+bool node_is_remade(const Node *node);
 /* Sets the type of every node of the region (parameters are set by the caller) and the types that its uses need. */
 void choose_region(Choices *c, Region *region);
 
