@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Every kind of parallelism alone, every pair of kinds, larger combinations, and one plan of 32 ranks with everything.
 
-usage: pairs.py PLC MODEL [--part N/M] [--only NAME...] [--list] [--write FILE]
+usage: pairs.py PLC MODEL [--part N/M] [--only NAME...] [--list]
 
 MODEL is a file of this folder: its model and its training are taken, its plans are not. A kind is one line of `KINDS`;
 what is tested follows from the table. `--part 2/7` takes each seventh plan from the second on; without it all of them.
@@ -48,7 +48,7 @@ def sizes(kinds):
     used = {KINDS[kind][1] for kind in kinds}
     ranks = {axis: 3 if axis == "wide" else 2 for axis in AXES if axis in used}
     if "repeated_keys" in kinds:
-        ranks["tensor"] = 4  # twice as many as heads of keys
+        ranks["tensor"] = 8  # twice as many as heads of keys
     if "two_data" in kinds:
         ranks.setdefault("data", 2)
     return {axis: ranks[axis] for axis in AXES if axis in ranks}
@@ -91,6 +91,8 @@ def product(kinds):
 def fit(kinds):
     """Whether a plan can have all of them."""
     groups = [KINDS[kind][0] for kind in kinds]
+    if "ulysses" in kinds and "repeated_keys" in kinds:
+        return False  # a head of keys is never cut
     return len(set(groups)) == len(groups)
 
 
@@ -114,11 +116,13 @@ def plans(model):
 
 
 def head_of(path):
-    """Model and training, with layers enough for two stages of two chunks."""
+    """Model and training, with layers, heads and samples enough for two of every kind."""
     with open(path) as file:
         text = file.read()
     text = text[:text.index("plan single")]
-    return re.sub(r"\blayers = 2\b", "layers = 4", text) + "plan single { }\n"
+    for name, size in (("layers", 4), ("head", 8), ("kv_head", 4), ("batch", 8)):
+        text = re.sub(rf"\b{name}( = | +)[0-9]+\b", rf"{name}\g<1>{size}", text)
+    return text + "plan single { }\n"
 
 
 def main():
