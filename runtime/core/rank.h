@@ -36,6 +36,7 @@ struct PrtRank {
     const PrtProgram *program;           /* NULL in unit tests */
     PrtJob *job;                         /* NULL where nothing is shared: a single rank in a unit test */
     uint64_t sequence[PRT_MAX_AXES + 1]; /* collectives done on each axis, and on the world */
+    unsigned flying[PRT_MAX_AXES];       /* collectives that were started on each axis and are not finished */
     PrtTrace *trace;                     /* NULL: off */
 };
 

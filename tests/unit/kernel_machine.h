@@ -8,6 +8,12 @@
 
 #include "kernels/kernels.h"
 
+enum { KM_FLIGHTS = 1024 };
+typedef struct KmFlight {
+    const Kernel *kernel;
+    int64_t micro, index;
+} KmFlight;
+
 typedef struct KernelMachine KernelMachine;
 struct KernelMachine {
     /* Of a pipeline's stage: runs what goes from stage to stage (transfers, sums over stages); NULL: there is one role. The
@@ -19,6 +25,10 @@ struct KernelMachine {
     int64_t n_ranks;
     char **arenas;
     int64_t micro, index;
+    int64_t round, last_round; /* of the innermost repeat */
+    bool early;                /* collectives that start run at once; else when they are finished: both must do */
+    KmFlight flights[KM_FLIGHTS];
+    int n_flights;
 };
 
 static inline void *km_address(const KernelMachine *k, int64_t rank, const BufferRef *ref) {
@@ -204,18 +214,49 @@ static inline void km_collective(KernelMachine *k, const Kernel *kernel) {
 
 static inline void km_kernel(KernelMachine *k, const Kernel *kernel);
 
+static inline void km_finish(KernelMachine *k, int axis) {
+    KmFlight now = {NULL, k->micro, k->index};
+    int left = 0, n = k->n_flights;
+    for (int i = 0; i < n; i++) {
+        KmFlight flight = k->flights[i];
+        if (flight.kernel->collective->axis != axis) {
+            k->flights[left++] = flight;
+            continue;
+        }
+        k->micro = flight.micro, k->index = flight.index;
+        km_collective(k, flight.kernel);
+    }
+    k->n_flights = left;
+    k->micro = now.micro, k->index = now.index;
+}
+
+/* Whether this round and micro-batch run the kernel. */
+static inline bool km_runs(const KernelMachine *k, const Kernel *kernel) {
+    if (kernel->rounds == ROUNDS_BUT_FIRST && k->round == 0) return false;
+    if (kernel->rounds == ROUNDS_BUT_LAST && k->round == k->last_round) return false;
+    return !kernel->micro || kernel->micro - 1 == k->micro;
+}
+
 static inline void km_list(KernelMachine *k, const KernelList *list) {
     for (int i = 0; i < list->n; i++) km_kernel(k, list->at[i]);
 }
 
 static inline void km_kernel(KernelMachine *k, const Kernel *kernel) {
     if (kernel->kind == KERNEL_REPEAT) {
+        int64_t round = k->round, last_round = k->last_round, index = k->index;
         for (int64_t j = 0; j < kernel->count; j++) {
+            k->round = j, k->last_round = kernel->count - 1;
             k->index = kernel->descending ? kernel->count - 1 - j : j;
             BufferRef ref = {.buffer = kernel->index};
             for (int64_t r = 0; r < k->n_ranks; r++) *(int32_t *)km_address(k, r, &ref) = (int32_t)(k->index + kernel->index_first);
             km_list(k, &kernel->body);
         }
+        k->round = round, k->last_round = last_round, k->index = index;
+        return;
+    }
+    if (!km_runs(k, kernel)) return;
+    if (kernel->kind == KERNEL_FINISH) {
+        km_finish(k, kernel->axis);
         return;
     }
     if (kernel->kind == KERNEL_TRANSFER || (k->between && kernel->kind == KERNEL_COLLECTIVE && kernel->collective->axis == k->stage_axis)) {
@@ -223,6 +264,11 @@ static inline void km_kernel(KernelMachine *k, const Kernel *kernel) {
         return;
     }
     if (kernel->kind == KERNEL_COLLECTIVE) {
+        if (kernel->begins && !k->early && k->n_flights < KM_FLIGHTS) {
+            k->flights[k->n_flights++] = (KmFlight){kernel, k->micro, k->index};
+            return;
+        }
+        km_finish(k, kernel->collective->axis);
         km_collective(k, kernel);
         return;
     }

@@ -244,6 +244,7 @@ static inline void staged_open(Staged *b, int stage, Hub *hub, Role *role) {
     kernels_to_memory(kernels);
     Text why = {.arena = b->s->arena};
     if (!memory_verify(kernels, &why)) fail_msg("stage %d: %s", stage, why.at);
+    if (!overlap_verify(kernels, &why)) fail_msg("stage %d: %s", stage, why.at);
     *role = (Role){.hub = hub, .step = b->steps[stage], .schedule = b->schedule, .mesh = b->plan->mesh};
     if (b->is_pipeline) role->mesh.axes[b->cut.axis].size = 1;
     role->k = km_open(kernels, &role->mesh);
