@@ -4,7 +4,7 @@ Test names begin with the cases of docs/field-cases.md.
 
 usage: test_memory.py PLC [-v] [TEST...]
 """
-import os, re, sys
+import json, os, re, sys
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(os.path.dirname(HERE), "run"))
@@ -144,6 +144,22 @@ class Memory(t.Case):
         self.close(whole["weight"], 4 * parts["weight"] * 0.99, "weights in four parts")
         self.assertLess(again["activation"], 0.5 * whole["activation"])
         self.assertLess(cut["activation"], 0.5 * whole["activation"])
+
+    def test_m18_m19_reading_and_saving_need_no_copy(self):
+        """Each rank holds a quarter of a table of 25 MB: what it writes and reads goes through in pieces."""
+        text = MODEL.replace("OPTIMIZER", ADAM).replace("GPU", "").replace("vocab = 1000", "vocab = 200000").replace("layers = 8", "layers = 1")
+        text = text.replace("seq = 64", "seq = 8").replace("batch     32", "batch     4").replace('"*.txt"', '"/usr/share/common-licenses/*"')
+        text = text.replace("    clip ", '    save      every 1 to "saved" keep 1\n    clip ')
+        program = self.build(text.replace("PLANS", "plan p {\n mesh data = 4\n batch on data\n weights on data\n vocab on data\n microbatch 1\n}\n"), "p")
+        arena = json.loads(t.run([program, "--describe"]))["roles"][0]["arena_bytes"]
+        table = 200000 * EMBED * 4
+        self.train(program, "first", "--steps", "2")
+        self.train(program, "more", "--steps", "4", "--resume", self.path("first-saved"))
+        for name, steps in (("first", [1, 2]), ("more", [3, 4])):
+            metrics = self.metrics(name)
+            self.assertEqual([m["step"] for m in metrics], steps)
+            for m in metrics:
+                self.assertLess(m["peak_bytes"], arena + 0.75 * table, name)
 
 
 if __name__ == "__main__":
