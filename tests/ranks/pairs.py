@@ -122,6 +122,8 @@ def head_of(path):
     text = text[:text.index("plan single")]
     for name, size in (("layers", 4), ("head", 8), ("kv_head", 4), ("batch", 8)):
         text = re.sub(rf"\b{name}( = | +)[0-9]+\b", rf"{name}\g<1>{size}", text)
+    # where a gradient is nothing but rounding, Adam would make a step of the size of the rate: a large epsilon
+    text = text.replace("adamw(", "adamw(epsilon = 1e-5, ", 1)
     return text + "plan single { }\n"
 
 

@@ -344,6 +344,7 @@ static bool legal(const Drawn *d, const char *model) {
 
 /* ---- as text ----------------------------------------------------------------------------------------------------- */
 
+/* A large epsilon: where a gradient is nothing but rounding, Adam's step would be of the size of the rate. */
 static char *model_text(Arena *arena, const Drawn *d) {
     Text t = {.arena = arena};
     const ModelSizes *s = &d->sizes;
@@ -373,7 +374,7 @@ static char *model_text(Arena *arena, const Drawn *d) {
     if (tasks)
         text_puts(&t, " each = cross_entropy(logits, labels, over vocab)\n loss = sum([0.7, 0.3] along task * mean(each, over (batch, seq)), over task)\n}\n");
     else text_puts(&t, " loss = cross_entropy(logits, labels, over vocab)\n}\n");
-    text_printf(&t, "train {\n model M\n data %s\n batch %d\n steps 10\n optimizer adamw(lr = constant(1e-2), weight_decay = 0.1)\n clip 1.0\n seed 3\n}\n",
+    text_printf(&t, "train {\n model M\n data %s\n batch %d\n steps 10\n optimizer adamw(lr = constant(1e-2), epsilon = 1e-5, weight_decay = 0.1)\n clip 1.0\n seed 3\n}\n",
                 tasks ? "task = [text(\"x\"), text(\"y\")]" : "text(\"x\")", s->batch);
     return t.at;
 }
