@@ -76,6 +76,7 @@ typedef struct Transfer {
     TransferWhen when;
     int chunk;   /* of this stage, from 0 */
     int channel; /* number among all transfers of the program */
+    Name value;  /* as the user knows it: a variable, a tensor */
     Span span;
 } Transfer;
 
@@ -102,6 +103,9 @@ typedef struct Step {
 /* The training step of `model` under `plan`'s micro-batch size. Loss normalisation, clipping and the optimizer become
  * ordinary nodes. */
 Step *grad_to_step(Session *s, const Program *program, const Train *train, const Plan *plan, ModelGraph *model);
+
+/* Micro-batches of a step; 0: the batch is not a whole number of them. */
+int64_t plan_micros(const Plan *plan, const ModelGraph *model);
 
 /* The first padding of the plan that has no meaning in this model, for P9000; NULL when there is none. */
 const char *padding_unbuilt(Arena *arena, const ModelGraph *model, const Plan *plan, Span *where);

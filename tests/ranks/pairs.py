@@ -28,6 +28,7 @@ KINDS = {
     "ulysses":     ("seq",    "context", "seq on {} using ulysses",          "", ""),
     "gpipe":       ("pipe",   "pipe",    "layers on {} using gpipe",         "microbatch 1", ""),
     "one_f_one_b": ("pipe",   "pipe",    "layers on {} using one_f_one_b",   "microbatch 1", ""),
+    "zero_bubble": ("pipe",   "pipe",    "layers on {} using zero_bubble",   "microbatch 1", ""),
     "interleaved": ("pipe",   "pipe",    "layers on {} using interleaved(chunks = 2)", "microbatch 1", ""),
     "uneven_layers":      ("pipe",   "pipe",    "layers uneven(3, 1) on {} using one_f_one_b", "microbatch 1", ""),
     "head":        ("head",   "tensor",  "head on {}",                       "", ""),

@@ -50,6 +50,7 @@ static const Kind kinds[] = {
     {"ulysses", "seq", "ulysses", .place = ON_CONTEXT},
     {"gpipe", "layers", "gpipe", .place = ON_PIPE, .slot = SLOT_SCHEDULE},
     {"one_f_one_b", "layers", "one_f_one_b", .place = ON_PIPE, .slot = SLOT_SCHEDULE},
+    {"zero_bubble", "layers", "zero_bubble", .place = ON_PIPE, .slot = SLOT_SCHEDULE},
     {"interleaved", "layers", "interleaved(chunks = 2)", .place = ON_PIPE, .slot = SLOT_SCHEDULE, .pieces = 2},
     {"uneven layers", NULL, .place = ON_LAYERS},
     {"expert", "expert", .place = FIRST, .wants = HAS_EXPERTS},

@@ -203,6 +203,7 @@ static inline bool staged_schedule(Staged *b) {
         return false;
     }
     b->schedule = schedule_generate(b->s, b->s->arena, rule ? rule->using_name : NULL, b->n, chunks, micros, parts);
+    if (b->schedule && b->is_pipeline) schedule_set_transfers(b->schedule, b->steps);
     return b->schedule && schedule_verify(b->schedule, (Span){0});
 }
 
@@ -219,6 +220,7 @@ static inline bool staged_build(Staged *b, const char *model, const char *plan) 
     plan_check(s, program, program->train, b->plan, graph->dims.at, graph->dims.n);
     if (diag_count(s, SEV_ERROR) || staged_unbuilt(b, program, graph)) return false;
     b->is_pipeline = plan_stage_cut(s, b->plan, graph, &b->cut) && b->cut.n_stages > 1;
+    if (b->is_pipeline) b->cut.splits_backward = schedule_name_splits_backward(rule_of(b->plan, b->cut.dim)->using_name);
     b->n = b->is_pipeline ? b->cut.n_stages : 1;
     b->steps = &b->whole;
     if (b->is_pipeline)

@@ -83,8 +83,24 @@ static void test_interleaved(void **state) {
     expect_equal(model, one, "plan p {\n mesh pipe = 2, data = 2\n batch on data\n weights on data\n layers uneven(1, 2, 1, 0) on pipe using interleaved(chunks = 2)\n microbatch 1\n}\n");
 }
 
+static void test_zero_bubble(void **state) {
+    (void)state;
+    const char *model = gpt(false);
+    Losses one = run_stages(model, "plan p { microbatch 1 }\n"), skip = run_stages(gpt(true), "plan p { microbatch 1 }\n"), shared = run_stages(SHARED, "plan p { microbatch 1 }\n");
+    expect_equal(model, one, "plan p {\n mesh pipe = 2\n layers on pipe using zero_bubble\n microbatch 1\n}\n");
+    expect_equal(model, one, "plan p {\n mesh pipe = 4\n layers on pipe using zero_bubble\n microbatch 1\n}\n");
+    expect_equal(model, one, "plan p {\n mesh pipe = 3\n layers uneven(2, 0, 2) on pipe using zero_bubble\n microbatch 1\n}\n");
+    expect_equal(gpt(true), skip, "plan p {\n mesh pipe = 4\n layers on pipe using zero_bubble\n microbatch 1\n}\n");
+    expect_equal(SHARED, shared, "plan p {\n mesh pipe = 4\n layers on pipe using zero_bubble\n microbatch 1\n}\n");
+    expect_equal(SHARED, shared, "plan p {\n mesh pipe = 2, data = 2\n batch on data\n weights on data\n layers on pipe using zero_bubble\n microbatch 1\n}\n");
+    expect_equal(model, one, "plan p {\n mesh pipe = 4\n layers on pipe using zero_bubble\n recompute full\n microbatch 1\n}\n");
+    expect_equal(model, one, "plan p {\n mesh pipe = 2, tensor = 2\n layers on pipe using zero_bubble\n head, ffn, vocab, seq on tensor\n microbatch 1\n}\n");
+    expect_equal(model, one, "plan p {\n mesh pipe = 2, data = 2\n batch on data\n gradients on data\n layers on pipe using zero_bubble\n microbatch 1\n}\n");
+    expect_equal(model, one, "plan p {\n mesh pipe = 2, data = 2, tensor = 2\n batch on data\n weights on data\n layers uneven(3, 1) on pipe using zero_bubble\n head, ffn on tensor\n microbatch 1\n}\n");
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_alone), cmocka_unit_test(test_shared), cmocka_unit_test(test_combined),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_zero_bubble), cmocka_unit_test(test_alone), cmocka_unit_test(test_shared), cmocka_unit_test(test_combined),
                                        cmocka_unit_test(test_interleaved)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
