@@ -574,10 +574,10 @@ static void read_all(Reader *r, const PrtJson *root) {
     p->tokens_per_step = number_or(r, root, "tokens_per_step", 0, ROOM, p->batch * (p->seq ? p->seq : 1));
     p->split = real_or(r, root, "split", 0);
     if (!(p->split >= 0 && p->split < 1)) complain(r, "`split` is %g, not in [0, 1)", p->split);
+    if (!r->failed) p->data = read_datasets(r, root, "data", &p->n_data); /* a role's inputs name their parts of them */
     read_roles(r, root);
     /* Of several roles each has its own lists; these say what there is. */
     int64_t arena_bytes = r->failed || p->n_roles > 1 ? ROOM : p->roles[0].arena_bytes;
-    if (!r->failed) p->data = read_datasets(r, root, "data", &p->n_data);
     if (!r->failed) p->inputs = read_inputs(r, root, &p->n_inputs, arena_bytes);
     if (!r->failed) p->scalars = read_scalars(r, root, "scalars", &p->n_scalars, arena_bytes);
     if (!r->failed) p->results = read_scalars(r, root, "results", &p->n_results, arena_bytes);
