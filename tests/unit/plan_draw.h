@@ -1,8 +1,8 @@
-/* Draws models and plans. In: a seed. Out: the text of a model, the text of a plan, and what the plan says as data, with
- * which a predicate that knows the language's rules, and nothing of the compiler, tells whether it is legal.
+/* Draws models and plans. In: a seed. Out: the text of a model, the text of a plan, and what the plan says as data,
+ * with which a predicate that knows the language's rules, and nothing of the compiler, tells whether it is legal.
  *
- * Every kind of sentence is one line of `kinds`. Seed i aims at one pair of kinds and adds others by chance, so that all
- * pairs occur about equally often, and a single seed can be drawn again by itself. */
+ * Every kind of sentence is one line of `kinds`. Seed i aims at one pair of kinds and adds others by chance, so that
+ * all pairs occur about equally often, and a single seed can be drawn again by itself. */
 #ifndef PLAN_PLAN_DRAW_H
 #define PLAN_PLAN_DRAW_H
 
@@ -12,7 +12,15 @@
 
 /* ---- kinds of sentences ------------------------------------------------------------------------------------------ */
 
-enum { HAS_EXPERTS = 1, HAS_TASKS = 2, HAS_FEWER_KEYS = 4, HAS_SKIP = 8, HAS_DROPOUT = 16, IS_LLAMA = 32, N_MODELS = 64 };
+enum {
+    HAS_EXPERTS = 1,
+    HAS_TASKS = 2,
+    HAS_FEWER_KEYS = 4,
+    HAS_SKIP = 8,
+    HAS_DROPOUT = 16,
+    IS_LLAMA = 32,
+    N_MODELS = 64
+};
 
 typedef enum KindPlace {
     ON_DATA,    /* last in the list of an axis of its own kind, which may store too */
@@ -22,8 +30,10 @@ typedef enum KindPlace {
     ON_CONTEXT, /* an axis of its own */
     ON_PIPE,    /* the pipeline's axis */
     FIRST,      /* before the others on some axis, or on one of its own */
-    ON_LAYERS, ON_SIZE, ON_KEYS, /* a word behind the name of layers, a size, the key heads */
-    PROPERTY    /* a line by itself */
+    ON_LAYERS,
+    ON_SIZE,
+    ON_KEYS, /* a word behind the name of layers, a size, the key heads */
+    PROPERTY /* a line by itself */
 } KindPlace;
 
 /* Of one slot a plan has at most one kind. */
@@ -80,8 +90,9 @@ typedef struct ModelSizes {
 } ModelSizes;
 
 /* Most of what is drawn divides; the last rows are there to be refused. */
-static const ModelSizes size_rows[] = {{8, 8, 4, 2, 16, 16, 4, 4, 2}, {8, 16, 4, 1, 16, 12, 4, 4, 2}, {16, 8, 4, 2, 8, 16, 4, 8, 2},
-                                       {8, 8, 4, 2, 16, 9, 4, 4, 2},  {12, 12, 6, 3, 12, 9, 3, 6, 2}, {4, 6, 2, 1, 10, 8, 5, 3, 2}};
+static const ModelSizes size_rows[] = {{8, 8, 4, 2, 16, 16, 4, 4, 2},  {8, 16, 4, 1, 16, 12, 4, 4, 2},
+                                       {16, 8, 4, 2, 8, 16, 4, 8, 2},  {8, 8, 4, 2, 16, 9, 4, 4, 2},
+                                       {12, 12, 6, 3, 12, 9, 3, 6, 2}, {4, 6, 2, 1, 10, 8, 5, 3, 2}};
 
 typedef enum How { PLAIN, PADDED, UNEVEN, REPEATED } How;
 enum { MAX_WORDS = 8, MAX_AXES = 6, MAX_RANKS = 16 };
@@ -113,9 +124,15 @@ static int size_of(const Drawn *d, const char *dim) {
     const struct {
         const char *name;
         int size;
-    } dims[] = {{"batch", s->batch}, {"seq", s->seq},       {"head", s->head},     {"ffn", s->ffn},
-                {"vocab", s->vocab}, {"layers", s->layers}, {"expert", d->model & HAS_EXPERTS ? s->expert : 0},
-                {"task", d->model & HAS_TASKS ? s->task : 0}, {"kv_head", d->model & HAS_FEWER_KEYS ? s->kv_head : 0}};
+    } dims[] = {{"batch", s->batch},
+                {"seq", s->seq},
+                {"head", s->head},
+                {"ffn", s->ffn},
+                {"vocab", s->vocab},
+                {"layers", s->layers},
+                {"expert", d->model & HAS_EXPERTS ? s->expert : 0},
+                {"task", d->model & HAS_TASKS ? s->task : 0},
+                {"kv_head", d->model & HAS_FEWER_KEYS ? s->kv_head : 0}};
     for (size_t i = 0; i < sizeof dims / sizeof *dims; i++)
         if (strcmp(dims[i].name, dim) == 0) return dims[i].size;
     return 0;
@@ -237,7 +254,8 @@ static void draw_hows(Drawn *d, Rng *r) {
                     word->how = UNEVEN;
                     draw_shares(r, word, axis->size * (word->pieces ? word->pieces : 1), d->sizes.layers);
                 }
-                if (kinds[k].place == ON_SIZE && (strcmp(word->dim, "vocab") == 0 || strcmp(word->dim, "ffn") == 0)) word->how = PADDED;
+                if (kinds[k].place == ON_SIZE && (strcmp(word->dim, "vocab") == 0 || strcmp(word->dim, "ffn") == 0))
+                    word->how = PADDED;
                 if (kinds[k].place != ON_KEYS || strcmp(word->dim, "head") != 0) continue;
                 if (pick(r, 8)) axis->size = d->sizes.head / d->sizes.kv_head >= 2 ? 2 * d->sizes.kv_head : 2;
                 add_word(axis, ++i, (Word){.dim = "kv_head", .how = REPEATED});
@@ -270,8 +288,10 @@ static void draw_properties(Drawn *d, Rng *r) {
         if (has_pipe(&d->axes[a]) && d->axes[a].words[0].pieces) wanted = d->axes[a].size;
     for (int k = 0; k < N_KINDS; k++) {
         if (!d->kinds[k] || kinds[k].place != PROPERTY) continue;
-        if (kinds[k].word) d->recompute = strstr(kinds[k].word, "mlp") && pick(r, 10) ? mlp_word(d) : kinds[k].word;
-        else d->micro = 1 + pick(r, 2);
+        if (kinds[k].word)
+            d->recompute = strstr(kinds[k].word, "mlp") && pick(r, 10) ? mlp_word(d) : kinds[k].word;
+        else
+            d->micro = 1 + pick(r, 2);
     }
     if (!wanted || !pick(r, 10)) return;
     for (int micro = 2; micro > 0; micro--)
@@ -352,30 +372,44 @@ static char *model_text(Arena *arena, const Drawn *d) {
     bool llama = d->model & IS_LLAMA, tasks = d->model & HAS_TASKS;
     const char *norm = llama ? "rms_norm" : "layer_norm", *sets = tasks ? "task, " : "";
     const char *open = d->model & HAS_DROPOUT ? "dropout(" : "(", *shut = d->model & HAS_DROPOUT ? ", 0.1)" : ")";
-    text_printf(&t, "import nn\nmodel M {\n dim layers = %d, embed = %d, head = %d, ffn = %d, vocab = %d, seq = %d, positions = %d\n"
-                    " dim head_dim = embed / head\n", s->layers, 2 * s->head, s->head, s->ffn, s->vocab, s->seq, s->seq);
+    text_printf(&t,
+                "import nn\nmodel M {\n dim layers = %d, embed = %d, head = %d, ffn = %d, vocab = %d, seq = %d, "
+                "positions = %d\n"
+                " dim head_dim = embed / head\n",
+                s->layers, 2 * s->head, s->head, s->ffn, s->vocab, s->seq, s->seq);
     if (d->model & HAS_EXPERTS) text_printf(&t, " dim expert = %d\n", s->expert);
     if (d->model & HAS_FEWER_KEYS) text_printf(&t, " dim kv_head = %d\n", s->kv_head);
     if (tasks) text_printf(&t, " dim task = %d\n", s->task);
-    text_printf(&t, " input tokens: int[%sbatch, seq]\n target labels: int[%sbatch, seq] = next(tokens)\n"
-                    " weight table: [vocab, embed] = normal(0.2)\n", sets, sets);
+    text_printf(&t,
+                " input tokens: int[%sbatch, seq]\n target labels: int[%sbatch, seq] = next(tokens)\n"
+                " weight table: [vocab, embed] = normal(0.2)\n",
+                sets, sets);
     if (!llama) text_puts(&t, " weight places: [positions, embed] = normal(0.2)\n");
-    text_printf(&t, " x = %slookup(table, tokens)%s%s\n", open, llama ? "" : " + lookup(places, position(tokens))", shut);
+    text_printf(&t, " x = %slookup(table, tokens)%s%s\n", open, llama ? "" : " + lookup(places, position(tokens))",
+                shut);
     if (d->model & HAS_SKIP) text_puts(&t, " first = x\n");
-    text_printf(&t, " repeat layers {\n  x = x + nn.attention(nn.%s(x, embed), embed -> (head, head_dim)%s, causal = true%s)\n", norm,
-                d->model & HAS_FEWER_KEYS ? ", kv_head" : "", llama ? ", theta = 10000" : "");
+    text_printf(
+        &t, " repeat layers {\n  x = x + nn.attention(nn.%s(x, embed), embed -> (head, head_dim)%s, causal = true%s)\n",
+        norm, d->model & HAS_FEWER_KEYS ? ", kv_head" : "", llama ? ", theta = 10000" : "");
     if (d->model & HAS_EXPERTS)
-        text_printf(&t, "  x = x + %snn.moe(nn.%s(x, embed), embed -> ffn, expert, capacity = %s, z_loss = 0.01, deviation = 0.3)%s\n }\n",
+        text_printf(&t,
+                    "  x = x + %snn.moe(nn.%s(x, embed), embed -> ffn, expert, capacity = %s, z_loss = 0.01, deviation "
+                    "= 0.3)%s\n }\n",
                     open, norm, d->model & HAS_SKIP ? "0.75" : "none", shut);
     else
-        text_printf(&t, "  x = x + %snn.%s(nn.%s(x, embed), embed -> ffn, %s)%s\n }\n", open, llama ? "gated_mlp" : "mlp", norm,
-                    llama ? "silu" : "gelu", shut);
+        text_printf(&t, "  x = x + %snn.%s(nn.%s(x, embed), embed -> ffn, %s)%s\n }\n", open,
+                    llama ? "gated_mlp" : "mlp", norm, llama ? "silu" : "gelu", shut);
     if (tasks) text_puts(&t, " weight own: [task, embed, vocab] = normal(0.2)\n");
-    text_printf(&t, " logits = dot(nn.%s(x%s, embed), %s, over embed)\n", norm, d->model & HAS_SKIP ? " + first" : "", tasks ? "own" : "table");
+    text_printf(&t, " logits = dot(nn.%s(x%s, embed), %s, over embed)\n", norm, d->model & HAS_SKIP ? " + first" : "",
+                tasks ? "own" : "table");
     if (tasks)
-        text_puts(&t, " each = cross_entropy(logits, labels, over vocab)\n loss = sum([0.7, 0.3] along task * mean(each, over (batch, seq)), over task)\n}\n");
-    else text_puts(&t, " loss = cross_entropy(logits, labels, over vocab)\n}\n");
-    text_printf(&t, "train {\n model M\n data %s\n batch %d\n steps 10\n optimizer adamw(lr = constant(1e-2), epsilon = 1e-5, weight_decay = 0.1)\n clip 1.0\n seed 3\n}\n",
+        text_puts(&t, " each = cross_entropy(logits, labels, over vocab)\n loss = sum([0.7, 0.3] along task * "
+                      "mean(each, over (batch, seq)), over task)\n}\n");
+    else
+        text_puts(&t, " loss = cross_entropy(logits, labels, over vocab)\n}\n");
+    text_printf(&t,
+                "train {\n model M\n data %s\n batch %d\n steps 10\n optimizer adamw(lr = constant(1e-2), epsilon = "
+                "1e-5, weight_decay = 0.1)\n clip 1.0\n seed 3\n}\n",
                 tasks ? "task = [text(\"x\"), text(\"y\")]" : "text(\"x\")", s->batch);
     return t.at;
 }
@@ -384,13 +418,15 @@ static void word_text(Text *t, const Word *word) {
     text_puts(t, word->dim);
     if (word->how == PADDED) text_puts(t, " padded");
     if (word->how == REPEATED) text_puts(t, " repeated");
-    for (int i = 0; i < word->n_shares; i++) text_printf(t, "%s%d%s", i ? ", " : " uneven(", word->shares[i], i + 1 < word->n_shares ? "" : ")");
+    for (int i = 0; i < word->n_shares; i++)
+        text_printf(t, "%s%d%s", i ? ", " : " uneven(", word->shares[i], i + 1 < word->n_shares ? "" : ")");
 }
 
 static char *plan_text(Arena *arena, const Drawn *d) {
     Text t = {.arena = arena};
     text_puts(&t, "plan p {\n");
-    for (int a = 0; a < d->n; a++) text_printf(&t, "%s a%d = %d%s", a ? "," : " mesh", a, d->axes[a].size, a + 1 < d->n ? "" : "\n");
+    for (int a = 0; a < d->n; a++)
+        text_printf(&t, "%s a%d = %d%s", a ? "," : " mesh", a, d->axes[a].size, a + 1 < d->n ? "" : "\n");
     for (int a = 0; a < d->n; a++) {
         const Axis *axis = &d->axes[a];
         for (int i = 0; i < axis->n; i++) {

@@ -62,18 +62,23 @@ static inline void hub_sum(Role *role, const Kernel *kernel) {
         pthread_cond_broadcast(&hub->changed);
     }
     while (hub->generation == generation && hub_wait(hub, "a sum over stages")) {}
-    for (int64_t r = 0; r < role->k.n_ranks; r++) memcpy(km_address(&role->k, r, &kernel->refs[1]), hub->sums[turn][r], sizeof(float) * (size_t)n);
+    for (int64_t r = 0; r < role->k.n_ranks; r++)
+        memcpy(km_address(&role->k, r, &kernel->refs[1]), hub->sums[turn][r], sizeof(float) * (size_t)n);
 }
 
 static inline void hub_handover(Role *role, const Handover *h, const Kernel *kernel) {
     Hub *hub = role->hub;
     for (int64_t r = 0; r < role->k.n_ranks; r++) {
         Channel *channel = &hub->channels[h->channel][r];
-        while ((h->kind == HANDOVER_RECV ? channel->posted == channel->taken : channel->posted - channel->taken >= h->depth) && hub_wait(hub, h->where)) {}
+        while ((h->kind == HANDOVER_RECV ? channel->posted == channel->taken
+                                         : channel->posted - channel->taken >= h->depth) &&
+               hub_wait(hub, h->where)) {}
         if (h->kind == HANDOVER_WAIT || hub->stuck) continue;
         char *at = km_address(&role->k, r, &kernel->refs[0]);
-        if (h->kind == HANDOVER_SEND) channel->data[channel->posted++ % MAX_CHANNEL_DEPTH] = at; /* not copied: it must stay */
-        else memcpy(at, channel->data[channel->taken++ % MAX_CHANNEL_DEPTH], (size_t)h->bytes);
+        if (h->kind == HANDOVER_SEND)
+            channel->data[channel->posted++ % MAX_CHANNEL_DEPTH] = at; /* not copied: it must stay */
+        else
+            memcpy(at, channel->data[channel->taken++ % MAX_CHANNEL_DEPTH], (size_t)h->bytes);
         pthread_cond_broadcast(&hub->changed);
     }
 }
@@ -81,17 +86,21 @@ static inline void hub_handover(Role *role, const Handover *h, const Kernel *ker
 static inline void between(KernelMachine *k, const Kernel *kernel) {
     Role *role = (Role *)k;
     pthread_mutex_lock(&role->hub->lock);
-    if (role->hub->stuck) {}
-    else if (kernel->kind == KERNEL_TRANSFER) hub_handover(role, kernel->handover, kernel);
-    else hub_sum(role, kernel);
+    if (role->hub->stuck) {
+    } else if (kernel->kind == KERNEL_TRANSFER)
+        hub_handover(role, kernel->handover, kernel);
+    else
+        hub_sum(role, kernel);
     pthread_mutex_unlock(&role->hub->lock);
 }
 
 static inline void write_scalar(Role *role, const char *name, double value) {
     for (int64_t r = 0; r < role->k.n_ranks; r++) {
         void *at = km_tensor(&role->k, r, name);
-        if (at && strcmp(name, "lr") == 0) *(float *)at = (float)value;
-        else if (at) *(int32_t *)at = (int32_t)value;
+        if (at && strcmp(name, "lr") == 0)
+            *(float *)at = (float)value;
+        else if (at)
+            *(int32_t *)at = (int32_t)value;
     }
 }
 
@@ -108,8 +117,8 @@ static inline void fill(Role *role, int64_t micro) {
         int64_t n = local_extent(&role->mesh, tensor->type, batch);
         int64_t seq = tensor->shape.n > sets + 1 ? tensor->shape.dims[sets + 1]->size : 1;
         for (int64_t r = 0; r < role->k.n_ranks; r++) {
-            int32_t *to = (int32_t *)((char *)km_tensor(&role->k, r, tensor->name) +
-                                      (micro % buffer->flights) * buffer->bytes);
+            int32_t *to =
+                (int32_t *)((char *)km_tensor(&role->k, r, tensor->name) + (micro % buffer->flights) * buffer->bytes);
             int64_t first = micro * batch->size + local_offset(&role->mesh, tensor->type, batch, r);
             int64_t first_set = set ? local_offset(&role->mesh, tensor->type, set, r) : 0;
             for (int64_t e = 0; e < n_sets * n * seq; e++) {
@@ -125,8 +134,10 @@ static inline void run_action(Role *role, const Action *action) {
     static const struct {
         ActionKind kind;
         const char *entry;
-    } entries[] = {{ACTION_BEGIN, "begin"}, {ACTION_COUNT, "count"},   {ACTION_TOTAL, "total"},   {ACTION_F, "F"},   {ACTION_B, "B"}, {ACTION_BI, "BI"}, {ACTION_BW, "BW"},
-                   {ACTION_SEND_F, "SEND_F"}, {ACTION_RECV_F, "RECV_F"}, {ACTION_SEND_B, "SEND_B"}, {ACTION_RECV_B, "RECV_B"}, {ACTION_OPT, "update"}};
+    } entries[] = {{ACTION_BEGIN, "begin"},   {ACTION_COUNT, "count"},   {ACTION_TOTAL, "total"},
+                   {ACTION_F, "F"},           {ACTION_B, "B"},           {ACTION_BI, "BI"},
+                   {ACTION_BW, "BW"},         {ACTION_SEND_F, "SEND_F"}, {ACTION_RECV_F, "RECV_F"},
+                   {ACTION_SEND_B, "SEND_B"}, {ACTION_RECV_B, "RECV_B"}, {ACTION_OPT, "update"}};
     if (action->micro >= 0) fill(role, action->micro);
     for (size_t i = 0; i < sizeof entries / sizeof *entries; i++) {
         if (entries[i].kind != action->kind) continue;
@@ -220,7 +231,8 @@ static inline bool staged_build(Staged *b, const char *model, const char *plan) 
     plan_check(s, program, program->train, b->plan, graph->dims.at, graph->dims.n);
     if (diag_count(s, SEV_ERROR) || staged_unbuilt(b, program, graph)) return false;
     b->is_pipeline = plan_stage_cut(s, b->plan, graph, &b->cut) && b->cut.n_stages > 1;
-    if (b->is_pipeline) b->cut.splits_backward = schedule_name_splits_backward(rule_of(b->plan, b->cut.dim)->using_name);
+    if (b->is_pipeline)
+        b->cut.splits_backward = schedule_name_splits_backward(rule_of(b->plan, b->cut.dim)->using_name);
     b->n = b->is_pipeline ? b->cut.n_stages : 1;
     b->steps = &b->whole;
     if (b->is_pipeline)

@@ -89,8 +89,8 @@ static bool equals(const char *what, const Losses *got, const Losses *want, doub
     bool good = true;
     for (int k = 0; k < 2; k++) {
         if (near(got->loss[k], want->loss[k], loss) && near(got->norm[k], want->norm[k], norm)) continue;
-        print_message("%s, step %d: loss %.12g, %.12g on one rank; gradient norm %.12g, %.12g\n", what, k + 1, got->loss[k],
-                      want->loss[k], got->norm[k], want->norm[k]);
+        print_message("%s, step %d: loss %.12g, %.12g on one rank; gradient norm %.12g, %.12g\n", what, k + 1,
+                      got->loss[k], want->loss[k], got->norm[k], want->norm[k]);
         good = false;
     }
     return good;
@@ -116,12 +116,14 @@ static void run_seed(int seed, bool prints, References *known, Arena *arena, Tal
     if (!good) {
         diag_flush(b.s, stderr, false);
         print_message("the compiler %s this plan\n", taken ? "takes" : "refuses");
-    } else if (taken) good = run_taken(&b, plan, reference_of(known, arena, model));
+    } else if (taken)
+        good = run_taken(&b, plan, reference_of(known, arena, model));
     if (!good) printf("seed %d:\n%s%s", seed, model, plan); /* cmocka cuts long messages */
     tally->failures += !good;
     tally->taken += taken;
     for (int x = 0; taken && x < N_KINDS; x++)
-        for (int y = 0; y < N_KINDS; y++) tally->alone[x] += d.kinds[x] && x == y, tally->pairs[x][y] += d.kinds[x] && d.kinds[y];
+        for (int y = 0; y < N_KINDS; y++)
+            tally->alone[x] += d.kinds[x] && x == y, tally->pairs[x][y] += d.kinds[x] && d.kinds[y];
     staged_free(&b);
     arena_free(texts);
 }
@@ -139,7 +141,8 @@ static void check_tally(const Tally *tally, int count) {
                 print_message("`%s` with `%s` occurred %d times\n", kinds[x].name, kinds[y].name, tally->pairs[x][y]);
         }
     }
-    print_message("%d of %d plans accepted; each kind at least %d times, each pair at least %d times\n", tally->taken, count, rarest, rarest_pair);
+    print_message("%d of %d plans accepted; each kind at least %d times, each pair at least %d times\n", tally->taken,
+                  count, rarest, rarest_pair);
     assert_true(tally->taken * 10 >= count * 6);
     if (count >= 200) assert_true(rarest * 40 >= count);
     if (count >= 2000) assert_true(rarest_pair * 100 >= count);
