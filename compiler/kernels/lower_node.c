@@ -112,6 +112,7 @@ static void lower_view(Lowering *l, Node *node) {
 /* ---- products ----------------------------------------------------------------------------------- */
 
 static ElementType element_of(const Node *node) {
+    if (node->dtype == DT_EXACT) return ELEMENT_F32; /* Kernel.makes_exact says the rest */
     CHECK(node->dtype == DT_F32 || node->dtype == DT_BF16 || node->dtype == DT_F16);
     return (ElementType)node->dtype;
 }

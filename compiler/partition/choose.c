@@ -36,6 +36,13 @@ bool node_is_source(const Node *node) {
     return node->n_in == 0 && node->op != OP_INPUT && node->op != OP_PARAM && node->op != OP_POISON;
 }
 
+bool node_is_remade(const Node *node) {
+    if (op_info(node)->lower != LOWER_MAP || node->n_in == 0 || node->n_in > 4) return false;
+    for (int i = 0; i < node->n_in; i++)
+        if (!node_is_source(node->in[i])) return false;
+    return true;
+}
+
 /* Zero is a valid partial value on every rank. */
 static bool node_is_zero(const Node *node) {
     if (node->op == OP_BROADCAST || node->op == OP_CAST) return node_is_zero(node->in[0]);
@@ -58,7 +65,7 @@ static double convert_cost(const Choices *c, const Node *value, int axis, AxisTy
     if (axis_type_equal(value->type[axis], need)) return 0;
     bool stays =
         value->type[axis].kind == AXIS_SHARDED && !type_is_flat(value->type[axis]) && map_get(&c->weights, value);
-    if (node_is_source(value) && need.kind != AXIS_PARTIAL) return 0;
+    if ((node_is_source(value) || node_is_remade(value)) && need.kind != AXIS_PARTIAL) return 0;
     if (need.kind == AXIS_PARTIAL && node_is_zero(value)) return 0;
     for (int i = (int)(intptr_t)map_get(&c->made_of, value); i; i = c->made.at[i - 1].before)
         if (c->made.at[i - 1].axis == axis && axis_type_equal(c->made.at[i - 1].type, need)) return 0;
@@ -207,17 +214,18 @@ static void try_flat(const Choices *c, const Node *node, int axis, const Iterati
     if (way.cost < best->cost) *best = way;
 }
 
+static bool lists(const AxisRules *rules, const Dim *dim) {
+    for (int i = 0; i < rules->names.n; i++)
+        if (rules->names.at[i] == dim) return true;
+    return false;
+}
+
 /* Whether the plan's word for attention on this axis allows cutting this letter. */
 static bool way_allows(const Choices *c, const Node *node, int axis, const Dim *letter) {
     AttentionWay way = c->layout->axes[axis].attention;
     if (way == ATTENTION_ANY || op_info(node)->lower != LOWER_ATTEND) return true;
     AttendParts parts = attend_parts(node);
-    AxisType queries = node->in[0]->type[axis];
-    if (shape_find(&parts.batch, letter) >= 0) { /* where it is cut already, or in place of heads that do not divide */
-        bool is_cut = queries.kind == AXIS_SHARDED && queries.dim == letter;
-        Dim *heads = parts.kv_head ? parts.kv_head : parts.head;
-        return is_cut || (way == ATTENTION_ULYSSES && !(heads && divides(c, node->in[1]->type, axis, heads)));
-    }
+    if (shape_find(&parts.batch, letter) >= 0) return lists(&c->layout->axes[axis], letter);
     return way == ATTENTION_ULYSSES ? letter == parts.head || letter == parts.kv_head : letter == parts.seq;
 }
 
@@ -253,6 +261,12 @@ static void try_ring(const Choices *c, const Node *node, int axis, Way *best) {
     *best = way;
 }
 
+static bool is_flat(const Choices *c, const Node *value) {
+    for (int a = 0; a < c->layout->mesh.n; a++)
+        if (type_is_flat(value->type[a])) return true;
+    return false;
+}
+
 static void try_letter(const Choices *c, const Node *node, int axis, const Letter *letter, Way *best) {
     Way way = {.out = replicated};
     if (letter->kind == LETTER_WHOLE || !way_allows(c, node, axis, letter->dim)) return;
@@ -264,7 +278,9 @@ static void try_letter(const Choices *c, const Node *node, int axis, const Lette
         Dim *dim = cut_with(&node->in[i]->shape, letter->dim);
         way.in[i] = dim ? layout_cut(c->layout, axis, dim) : replicated;
         if (dim && !divides(c, node->in[i]->type, axis, dim)) return;
-        if (dim && node->in[i]->type[axis].kind == AXIS_SHARDED && node->in[i]->type[axis].dim == dim) wanted = true;
+        bool cut = dim && node->in[i]->type[axis].kind == AXIS_SHARDED && node->in[i]->type[axis].dim == dim;
+        if (dim && !cut && is_flat(c, node->in[i])) return; /* a range is never cut anew */
+        wanted |= cut;
     }
     Dim *out = cut_with(&node->shape, letter->dim);
     AxisType target = layout_type(c->layout, axis, &node->shape);

@@ -54,6 +54,8 @@ bool node_is_source(const Node *node);
  */
 void ring_expand(Graph *graph, Region *region, const Mesh *mesh, const Node *node, unsigned rings, NodeList *out,
                  Node **results);
+/* Element by element from sources alone, such as the mask of a padded dimension: each use makes its own part. */
+bool node_is_remade(const Node *node);
 /* Sets the type of every node of the region (parameters are set by the caller) and the types that its uses need. */
 void choose_region(Choices *c, Region *region);
 

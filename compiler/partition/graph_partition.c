@@ -35,6 +35,29 @@ static Node *clone_source(Inserter *in, const Node *node, const AxisType *need) 
     return clone;
 }
 
+static bool is_remade_as(const Inserter *in, const Node *node, const AxisType *need) {
+    for (int a = 0; a < in->choices->layout->mesh.n; a++)
+        if (need[a].kind == AXIS_PARTIAL || type_is_flat(need[a])) return false;
+    return node_is_remade(node);
+}
+
+/* The value again, from sources that have its types as far as they have its dimensions. */
+static Node *remake(Inserter *in, const Node *node, const AxisType *need) {
+    Node *made = NEW(in->graph->arena, Node);
+    *made = *node;
+    made->id = in->graph->n_nodes++;
+    memcpy(made->type, need, sizeof made->type);
+    made->in = NEW_N(in->graph->arena, Node *, node->n_in);
+    for (int i = 0; i < node->n_in; i++) {
+        AxisType type[MAX_MESH] = {0};
+        for (int a = 0; a < in->choices->layout->mesh.n; a++)
+            if (need[a].kind == AXIS_SHARDED && shape_find(&node->in[i]->shape, need[a].dim) >= 0) type[a] = need[a];
+        made->in[i] = clone_source(in, node->in[i], type);
+    }
+    vec_push(in->graph->arena, &in->out, made);
+    return made;
+}
+
 static bool types_equal(const Inserter *in, const AxisType *a, const AxisType *b) {
     for (int i = 0; i < in->choices->layout->mesh.n; i++)
         if (!axis_type_equal(a[i], b[i])) return false;
@@ -376,6 +399,8 @@ static Node *convert(Inserter *in, Node *value, const AxisType *need, Phase phas
     bool source = node_is_source(value) || (value->op == OP_BROADCAST && node_is_source(value->in[0]));
     if (source && !would_pad(in, value, need)) {
         result = clone_source(in, value, need);
+    } else if (is_remade_as(in, value, need)) {
+        result = remake(in, value, need);
     } else {
         int first = in->out.n;
         for (int a = 0; a < mesh->n; a++)

@@ -104,27 +104,32 @@ static inline void set_scalar(Built *b, Machine *m, KernelMachine *k, const char
 }
 
 /* The sequence with logical index i of the step has the same tokens whoever holds it. */
+static inline void fill_tensor(Machine *m, const Tensor *tensor, int64_t micro) {
+    int first = tensor->shape.dims[0]->has_data; /* a data set for each position */
+    int64_t sets = first ? tensor->shape.dims[0]->size : 1, n = tensor->shape.dims[first]->size;
+    int64_t seq = tensor->shape.n > first + 1 ? tensor->shape.dims[first + 1]->size : 1;
+    if (!tensor->shape.dims[first]->is_batch || !shape_elements(&tensor->shape)) return;
+    double *all = malloc(sizeof *all * (size_t)(sets * n * seq));
+    for (int64_t e = 0; e < sets * n * seq; e++) {
+        int64_t set = e / (n * seq), sample = micro * n + e / seq % n, at = e % seq + (tensor->of ? 1 : 0);
+        all[e] = (double)((sample * 31 + at * 7 + at * at * 3 + set * 5) % 8);
+    }
+    machine_set(m, tensor, all);
+    free(all);
+}
+
 static inline void fill_data(Built *b, Machine *m, KernelMachine *k, int64_t micro) {
     for (int i = 0; i < b->program->buffers.n; i++) {
         const Buffer *buffer = b->program->buffers.at[i];
         Tensor *tensor = buffer->tensor;
         if (!tensor || tensor->class != CLASS_DATA || !shape_elements(&tensor->shape)) continue;
-        int first = tensor->shape.dims[0]->has_data; /* a data set for each position */
-        int64_t sets = first ? tensor->shape.dims[0]->size : 1, n = tensor->shape.dims[first]->size;
-        int64_t seq = tensor->shape.n > first + 1 ? tensor->shape.dims[first + 1]->size : 1;
-        if (!tensor->shape.dims[first]->is_batch) continue;
-        double *all = malloc(sizeof *all * (size_t)(sets * n * seq));
-        for (int64_t e = 0; e < sets * n * seq; e++) {
-            int64_t set = e / (n * seq), sample = micro * n + e / seq % n, at = e % seq + (tensor->of ? 1 : 0);
-            all[e] = (double)((sample * 31 + at * 7 + at * at * 3 + set * 5) % 8);
-        }
-        machine_set(m, tensor, all);
+        if (!tensor->shape.dims[tensor->shape.dims[0]->has_data]->is_batch) continue;
+        fill_tensor(m, tensor, micro);
         for (int64_t r = 0; r < k->n_ranks; r++) {
             const Array *a = machine_array(m, tensor, r);
             int32_t *to = (int32_t *)((char *)km_tensor(k, r, tensor->name) + (micro % buffer->flights) * buffer->bytes);
             for (int64_t e = 0; e < a->n; e++) to[e] = (int32_t)a->at[e];
         }
-        free(all);
     }
 }
 
