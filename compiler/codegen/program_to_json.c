@@ -88,6 +88,15 @@ static cJSON *input_json(const Describe *d, const Buffer *buffer) {
 
 /* ---- tensors ------------------------------------------------------------------------------------ */
 
+/* Layers in groups are one dimension outside of the compiler. */
+static int dim_outside(const Shape *shape, int i) {
+    int at = i;
+    for (int k = 1; k <= i; k++) at -= shape->dims[k - 1]->nested == shape->dims[k];
+    return at;
+}
+
+static int64_t layers_of_group(const Dim *dim) { return dim->nested ? dim->nested->size : 1; }
+
 static cJSON *tensor_json(const Describe *d, const Buffer *buffer) {
     const Tensor *tensor = buffer->tensor;
     const Mesh *mesh = d->facts->mesh;
@@ -101,30 +110,36 @@ static cJSON *tensor_json(const Describe *d, const Buffer *buffer) {
     const AxisType *type = tensor->logical.n ? tensor->logical_type : tensor->type;
     bool padded = false;
     for (int i = 0; i < logical->n; i++) {
-        cJSON_AddItemToArray(shape, cJSON_CreateNumber((double)logical->dims[i]->size));
+        const Dim *dim = logical->dims[i];
+        if (i == 0 || logical->dims[i - 1]->nested != dim)
+            cJSON_AddItemToArray(shape, cJSON_CreateNumber((double)(dim->size * layers_of_group(dim))));
         padded |= logical->dims[i]->unpadded != 0;
     }
     cJSON *padding = padded ? cJSON_AddArrayToObject(object, "padding") : NULL;
     for (int i = 0; padded && i < logical->n; i++)
-        cJSON_AddItemToArray(padding,
-                             cJSON_CreateNumber((double)(logical->dims[i]->size - dim_logical(logical->dims[i]))));
+        if (i == 0 || logical->dims[i - 1]->nested != logical->dims[i])
+            cJSON_AddItemToArray(padding,
+                                 cJSON_CreateNumber((double)(logical->dims[i]->size - dim_logical(logical->dims[i]))));
     for (int a = 0; a < mesh->n; a++) {
         int at = type[a].kind == AXIS_SHARDED && type[a].dim ? shape_find(logical, type[a].dim) : -1;
-        cJSON_AddItemToArray(axes, at < 0 ? cJSON_CreateNull() : cJSON_CreateNumber(at));
+        cJSON_AddItemToArray(axes, at < 0 ? cJSON_CreateNull() : cJSON_CreateNumber(dim_outside(logical, at)));
     }
     if (tensor->logical.n) { /* rule 3: a part of the elements of each layer */
         const Dim *range = tensor->shape.dims[tensor->shape.n - 1];
         cJSON *flat = cJSON_AddObjectToObject(object, "flat");
         add_number(flat, "axis", range->stored_axis);
-        add_number(flat, "blocks", tensor->shape.n > 1 ? (double)tensor->shape.dims[0]->size : 1);
+        double blocks = 1;
+        for (int i = 0; i + 1 < tensor->shape.n; i++) blocks *= (double)tensor->shape.dims[i]->size;
+        add_number(flat, "blocks", blocks);
         add_number(flat, "part", (double)local_extent(mesh, tensor->type, range));
     }
     const Dim *lead = logical->n ? logical->dims[0] : NULL;
     if (lead && lead->part_of) { /* a stage's layers */
-        cJSON_ReplaceItemInArray(shape, 0, cJSON_CreateNumber((double)lead->part_of->size));
+        int64_t each = layers_of_group(lead);
+        cJSON_ReplaceItemInArray(shape, 0, cJSON_CreateNumber((double)(lead->part_of->size * each)));
         cJSON *part = cJSON_AddObjectToObject(object, "part");
-        add_number(part, "first", (double)lead->first);
-        add_number(part, "count", (double)lead->size);
+        add_number(part, "first", (double)(lead->first * each));
+        add_number(part, "count", (double)(lead->size * each));
     }
     if (tensor->is_copy) cJSON_AddBoolToObject(object, "copy", true);
     add_number(object, "offset", (double)buffer->address);

@@ -47,9 +47,11 @@ static bool front_end(Session *s, const Options *options, Front *front) {
 /* The plans' checks need the model's dimensions; a file with errors elsewhere still gets them when it has those. */
 static void check_plans(Session *s, const Front *front) {
     if (!front->program || !front->model) return;
-    for (int i = 0; i < front->program->plans.n; i++)
+    for (int i = 0; i < front->program->plans.n; i++) {
         plan_check(s, front->program, front->program->train, front->program->plans.at[i], front->model->dims.at,
                    front->model->dims.n);
+        model_check_groups_of_layers(s, front->model, front->program->plans.at[i]);
+    }
 }
 
 static const Plan *choose_plan(Session *s, const Front *front, const Options *options) {

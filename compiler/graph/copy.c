@@ -50,9 +50,15 @@ Dim *copy_dim(const Copy *copy, Dim *dim) {
     return replaced ? replaced : dim;
 }
 
+/* A dimension that becomes groups has the layers of a group behind it. */
 Shape copy_shape(const Copy *copy, const Shape *shape) {
-    Shape result = *shape;
-    for (int i = 0; i < result.n; i++) result.dims[i] = copy_dim(copy, result.dims[i]);
+    Shape result = {0};
+    for (int i = 0; i < shape->n; i++) {
+        Dim *each = map_get(&copy->groups, shape->dims[i]);
+        CHECK(result.n + 1 + (each != NULL) <= MAX_RANK);
+        result.dims[result.n++] = copy_dim(copy, shape->dims[i]);
+        if (each) result.dims[result.n++] = each;
+    }
     return result;
 }
 
@@ -228,6 +234,8 @@ static Node *close_repeat(Copy *copy, const Region *from, Node *const *in) {
 
 static Node *copy_repeat(Copy *copy, const Node *node, Node *const *in) {
     const Region *from = node->region;
+    Dim *each = map_get(&copy->groups, from->dim);
+    if (each) from = repeat_in_groups(copy->to->arena, node, each)->region;
     Builder outside = copy->b;
     Region *region = region_open(&copy->b, copy_dim(copy, from->dim), from->descending);
     CopyLevel *level = level_push(copy, region);
@@ -268,6 +276,12 @@ static Node *settle_index(Copy *copy, const Node *node) {
     return build_layer_index(&copy->b);
 }
 
+/* Whether the open repeat runs over the layers of a group, which the copy has made; groups are outermost. */
+static bool in_group(const Copy *copy) {
+    const CopyLevel *level = copy->level;
+    return copy->groups.n && level->up && level->up->up && level->up->region->dim->nested == level->region->dim;
+}
+
 /* What stands for the node in the target; NULL for a tuple that was expanded. */
 static Node *copy_node(Copy *copy, const Node *node, Node *const *in) {
     const OpInfo *info = op_info(node);
@@ -276,7 +290,7 @@ static Node *copy_node(Copy *copy, const Node *node, Node *const *in) {
     copy->b.path = node->path;
     copy->b.backward = node->backward;
     if (node->op == OP_REPEAT) return copy_repeat(copy, node, in);
-    if (node->op == OP_LAYER_INDEX) return settle_index(copy, node);
+    if (node->op == OP_LAYER_INDEX) return in_group(copy) ? copy_layer_number(copy) : settle_index(copy, node);
     if (node->op == OP_RESULT) {
         Node **results = map_get(&copy->tuples, node->in[0]);
         if (results) return results[node_attr(node, "index")->integer];

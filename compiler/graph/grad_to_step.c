@@ -239,6 +239,7 @@ static Node *total_loss(Stepper *st, Builder *b, const Copy *copy) {
 /* ---- graphs of a micro-batch ------------------------------------------------------------------------------------- */
 
 static bool plan_recomputes_all(const Plan *plan) {
+    if (plan && plan->recompute_every == 1) return true; /* each layer keeps its input */
     return plan && plan->recompute.n == 1 && strcmp(plan->recompute.at[0], "full") == 0;
 }
 
@@ -347,7 +348,7 @@ static void add_hidden_dims(Graph *model, const Region *region) {
 }
 
 void step_stepper(Stepper *st, Session *s, const Train *train, const Plan *plan, ModelGraph *whole) {
-    const ModelGraph *model = model_repeated(s, plan, model_padded(s, plan, whole));
+    const ModelGraph *model = model_nested(s, plan, model_repeated(s, plan, model_padded(s, plan, whole)));
     Step *step = NEW(s->arena, Step);
     *st = (Stepper){.s = s, .arena = s->arena, .train = train, .plan = plan, .model = model, .step = step};
     step->session = s;

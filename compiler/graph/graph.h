@@ -109,6 +109,9 @@ const char *padding_unbuilt(Arena *arena, const ModelGraph *model, const Plan *p
 /* The same for `repeated`. */
 const char *repeating_unbuilt(const ModelGraph *model, const Plan *plan, Span *where);
 
+/* Reports a `recompute every n` whose n does not divide the layers of a repeat, or of a pipeline's chunk. */
+void model_check_groups_of_layers(Session *s, const ModelGraph *model, const Plan *plan);
+
 /* Reports words of the optimizer's groups that mean no weight of the model. */
 void model_check_groups(Session *s, const Train *train, const ModelGraph *model);
 

@@ -141,7 +141,7 @@ ModelGraph *model_rewritten(Session *s, const ModelGraph *model, Copy *setup, Di
     made->graph->micro = model->graph->micro;
     Copy copy;
     copy_begin(&copy, made->graph);
-    copy.dims = setup->dims, copy.tensors = setup->tensors;
+    copy.dims = setup->dims, copy.groups = setup->groups, copy.tensors = setup->tensors;
     copy.rule = setup->rule, copy.context = setup->context;
     copy.keeps_composites = setup->keeps_composites;
     for (int i = 0; i < model->graph->dims.n; i++)

@@ -61,6 +61,9 @@ Node *step_share(Stepper *st, Graph *graph, Node *value);
 const ModelGraph *model_padded(Session *s, const Plan *plan, const ModelGraph *model);
 /* The model with copies of the factor that the plan repeats (repeat_heads.c); the model itself when it repeats none. */
 const ModelGraph *model_repeated(Session *s, const Plan *plan, const ModelGraph *model);
+/* The model with its repeats in groups, for `recompute every n` (nest.c); the model itself when the plan has no such.
+ */
+const ModelGraph *model_nested(Session *s, const Plan *plan, const ModelGraph *model);
 /* A copy of the model, with the dimensions, tensors and rule of `setup`, and more dimensions. */
 ModelGraph *model_rewritten(Session *s, const ModelGraph *model, Copy *setup, Dim *const *more, int n_more);
 /* x with `outside` behind the end of a padded dimension. */

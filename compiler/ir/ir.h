@@ -38,6 +38,7 @@ struct Dim {
     bool is_repeated; /* a repeat runs over it: it stacks what each layer has of its own */
     bool is_flat;     /* rule 3's flat range of elements: */
     int stored_axis;  /* the axis that stores it in parts cuts it last, whatever its place in the mesh */
+    Dim *nested;      /* of layers in groups: the repeat inside each, over a group's layers; or NULL */
     Dim *part_of;     /* a pipeline stage's layers: the whole of them, or NULL */
     int64_t first;    /* of such a part: its first one's logical index */
     int id;           /* index in Graph.dims */

@@ -72,8 +72,14 @@ static LoopMemory memory_of(DType dtype) {
 }
 
 static bool same_ref(const BufferRef *a, const BufferRef *b) {
-    return a->buffer == b->buffer && a->offset == b->offset && a->step == b->step && a->scale == b->scale &&
-           a->shift == b->shift && a->modulus == b->modulus;
+    bool same = a->buffer == b->buffer && a->offset == b->offset && a->step == b->step && a->scale == b->scale &&
+                a->shift == b->shift && a->modulus == b->modulus && a->depth == b->depth && a->n_outer == b->n_outer;
+    for (int i = 0; same && i < a->n_outer; i++) {
+        const RefStep *x = &a->outer[i], *y = &b->outer[i];
+        same = x->step == y->step && x->scale == y->scale && x->shift == y->shift && x->modulus == y->modulus &&
+               x->depth == y->depth;
+    }
+    return same;
 }
 
 static int pointer_of(Emit *e, BufferRef ref) {

@@ -223,10 +223,6 @@ const char *plan_unbuilt(const Plan *plan, Span *where) {
         *where = plan->rules.at[i].span;
         return what;
     }
-    if (plan->recompute_every != 0) {
-        *where = plan->recompute_span;
-        return "recomputation of all but every n-th layer";
-    }
     if (strcmp(plan->precision, "fp32") != 0) {
         *where = plan->precision_span;
         return "a precision other than fp32";

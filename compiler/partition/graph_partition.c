@@ -57,7 +57,7 @@ static void set_attr(Node *node, const char *name, AttrValue value) {
 static Dim *flat_dim(Graph *graph, const Layout *layout, const Shape *shape, const AxisType *type, int stored_axis) {
     const Mesh *mesh = &layout->mesh;
     int64_t elements = 1, others = 1, n = mesh->axes[stored_axis].size;
-    for (int i = shape_is_stacked(shape); i < shape->n; i++) elements *= shape->dims[i]->size;
+    for (int i = shape_layers(shape); i < shape->n; i++) elements *= shape->dims[i]->size;
     for (int a = 0; a < mesh->n; a++)
         if (a != stored_axis && type[a].kind == AXIS_SHARDED) others *= mesh->axes[a].size;
     elements = (elements / others + n - 1) / n * n * others;
@@ -76,7 +76,7 @@ static Dim *flat_dim(Graph *graph, const Layout *layout, const Shape *shape, con
 
 static Shape flat_shape(const Shape *shape, Dim *dim) {
     Shape flat = {0};
-    if (shape_is_stacked(shape)) shape_add(&flat, shape->dims[0]);
+    for (int i = 0; i < shape_layers(shape); i++) shape_add(&flat, shape->dims[i]);
     shape_add(&flat, dim);
     return flat;
 }
@@ -110,8 +110,7 @@ static Node *flatten(Inserter *in, Node *value, int axis) {
         if (value->type[a].kind == AXIS_SHARDED) node->type[a].dim = dim;
     }
     set_attr(node, "flat", (AttrValue){.dims = {.dims = {dim}, .n = 1}});
-    if (shape_is_stacked(&value->shape))
-        set_attr(node, "lead", (AttrValue){.dims = {.dims = {value->shape.dims[0]}, .n = 1}});
+    set_attr(node, "lead", (AttrValue){.dims = shape_of(value->shape.dims, shape_layers(&value->shape))});
     vec_push(in->graph->arena, &in->out, node);
     return node;
 }

@@ -18,15 +18,20 @@ struct KernelMachine {
     const Mesh *mesh;
     int64_t n_ranks;
     char **arenas;
-    int64_t micro, index;
+    int64_t micro, index[MAX_REPEATS + 1];
+    int depth;
 };
 
 static inline void *km_address(const KernelMachine *k, int64_t rank, const BufferRef *ref) {
     int64_t at = ref->buffer->address + ref->offset + (k->micro % ref->buffer->flights) * ref->buffer->bytes;
-    if (ref->step) {
-        int64_t slot = ref->scale * k->index + ref->shift;
-        if (ref->modulus) slot %= ref->modulus;
-        at += slot * ref->step;
+    RefStep own = {ref->step, ref->scale, ref->shift, ref->modulus, ref->depth};
+    for (int i = -1; i < ref->n_outer; i++) {
+        const RefStep *step = i < 0 ? &own : &ref->outer[i];
+        if (!step->step) continue;
+        assert_true(step->depth > 0 && step->depth <= k->depth);
+        int64_t slot = step->scale * k->index[step->depth] + step->shift;
+        if (step->modulus) slot %= step->modulus;
+        at += slot * step->step;
     }
     return k->arenas[rank] + at;
 }
@@ -210,12 +215,14 @@ static inline void km_list(KernelMachine *k, const KernelList *list) {
 
 static inline void km_kernel(KernelMachine *k, const Kernel *kernel) {
     if (kernel->kind == KERNEL_REPEAT) {
+        k->depth++;
         for (int64_t j = 0; j < kernel->count; j++) {
-            k->index = kernel->descending ? kernel->count - 1 - j : j;
+            int64_t i = k->index[k->depth] = kernel->descending ? kernel->count - 1 - j : j;
             BufferRef ref = {.buffer = kernel->index};
-            for (int64_t r = 0; r < k->n_ranks; r++) *(int32_t *)km_address(k, r, &ref) = (int32_t)(k->index + kernel->index_first);
+            for (int64_t r = 0; r < k->n_ranks; r++) *(int32_t *)km_address(k, r, &ref) = (int32_t)(i + kernel->index_first);
             km_list(k, &kernel->body);
         }
+        k->depth--;
         return;
     }
     if (kernel->kind == KERNEL_TRANSFER || (k->between && kernel->kind == KERNEL_COLLECTIVE && kernel->collective->axis == k->stage_axis)) {

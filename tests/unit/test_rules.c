@@ -1,0 +1,81 @@
+/* Sentences of a plan that change the graph before it is partitioned: layers in groups, and repeats inside repeats, which
+ * groups are made of. Kernels, evaluator and one rank give the same numbers, and memory is what the rule says. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+#include "unit/plan_machine.h"
+
+#define TRAIN "train {\n model M\n data text(\"x\")\n batch 4\n steps 10\n optimizer adamw(lr = constant(1e-2), weight_decay = 0.1)\n clip 1.0\n seed 3\n}\n"
+
+/* Dropout, a number for each layer, and a value that is stacked over the layers. */
+#define GPT(layers)                                                                                                                       \
+    "import nn\nmodel M {\n dim layers = " layers ", embed = 8, head = 4, vocab = 12, seq = 8, positions = 8\n dim head_dim = 2\n dim ffn = 2 * embed\n" \
+    " input tokens: int[batch, seq]\n target labels: int[batch, seq] = next(tokens)\n"                                                    \
+    " weight table: [vocab, embed] = normal(0.2)\n weight places: [positions, embed] = normal(0.2)\n"                                     \
+    " x = lookup(table, tokens) + lookup(places, position(tokens))\n y = x\n"                                                             \
+    " repeat layers as i {\n"                                                                                                             \
+    "  x = x + dropout(nn.attention(nn.layer_norm(x, embed), embed -> (head, head_dim), causal = true), rate = 0.25)\n"                   \
+    "  x = x + nn.mlp(nn.layer_norm(x, embed), embed -> ffn, gelu) + 0.1 * cast(i, float) * y\n"                                          \
+    "  auxiliary 0.01 * mean(x * x, over (batch, seq, embed))\n }\n"                                                                      \
+    " loss = cross_entropy(dot(nn.layer_norm(x, embed), table, over embed), labels, over vocab)\n}\n" TRAIN
+
+/* A repeat in a repeat: weights of both, a carry of both, a value of the outer one that the inner one reads. */
+#define NESTED                                                                                                                            \
+    "model M {\n dim block = 3, layer = 2, embed = 8, ffn = 8, vocab = 12, seq = 4\n input tokens: int[batch, seq]\n"                     \
+    " target labels: int[batch, seq] = next(tokens)\n weight table: [vocab, embed] = normal(0.3)\n x = lookup(table, tokens)\n"           \
+    " repeat block {\n  weight gain: [embed] = normal(0.3)\n  y = x * gain\n"                                                             \
+    "  repeat layer {\n   weight up: [embed, ffn] = normal(0.3)\n   weight down: [ffn, embed] = normal(0.3)\n"                            \
+    "   x = x + dropout(dot(gelu(dot(x + y, up, over embed)), down, over ffn), rate = 0.25)\n  }\n  x = x + sigmoid(y)\n }\n"             \
+    " loss = cross_entropy(dot(x, table, over embed), labels, over vocab)\n}\n" TRAIN
+
+static int64_t live(const char *model, const char *plan) {
+    Built b = build(model, plan, NULL);
+    int64_t bytes = b.program->live_peak;
+    session_free(b.s);
+    return bytes;
+}
+
+static void test_nested(void **state) {
+    (void)state;
+    equal(NESTED, "plan p { microbatch 2 }\n");
+    equal(NESTED, "plan p {\n mesh data = 2, tensor = 2\n batch on data\n ffn, vocab, seq on tensor\n}\n");
+    equal(NESTED, "plan p {\n mesh data = 2\n batch on data\n weights on data\n microbatch 1\n}\n");
+    equal(NESTED, "plan p {\n mesh data = 2\n batch on data\n gradients on data\n recompute full\n}\n");
+}
+
+static void test_groups(void **state) {
+    (void)state;
+    static const char *const words[] = {"1", "2", "3", "6"};
+    double kept = run(GPT("6"), "plan p { }\n", NULL);
+    int64_t whole = live(GPT("6"), "plan p { }\n");
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
+        char plan[64];
+        snprintf(plan, sizeof plan, "plan p { recompute every %s }\n", words[i]);
+        assert_true(run(GPT("6"), plan, NULL) == kept);
+        if (words[i][0] != '6') assert_true(live(GPT("6"), plan) < whole);
+    }
+    assert_true(live(GPT("6"), "plan p { recompute every 1 }\n") == live(GPT("6"), "plan p { recompute full }\n"));
+    /* of 16 layers, 16 inputs and one layer's values, against 4 inputs and those of 4 layers; the optimum is between */
+    assert_true(live(GPT("16"), "plan p { recompute every 2 }\n") < live(GPT("16"), "plan p { recompute every 8 }\n"));
+    assert_true(live(GPT("16"), "plan p { recompute every 4 }\n") < live(GPT("16"), "plan p { recompute every 16 }\n"));
+}
+
+static void test_groups_with_others(void **state) {
+    (void)state;
+    equal(GPT("4"), "plan p {\n mesh data = 2, tensor = 2\n batch on data\n head, ffn, vocab, seq on tensor\n microbatch 1\n recompute every 2\n}\n");
+    equal(GPT("4"), "plan p {\n mesh data = 2\n batch on data\n weights on data\n microbatch 1\n recompute every 2\n}\n");
+    equal(GPT("6"), "plan p {\n mesh data = 2, tensor = 2\n batch on data\n weights on data\n head, ffn on tensor\n recompute every 3\n}\n");
+    equal(GPT("4"), "plan p {\n mesh outer = 2, inner = 2\n batch on outer, inner\n weights on inner\n seq on outer\n recompute every 4\n}\n");
+    equal(GPT("4"), "plan p {\n mesh tensor = 5\n vocab padded on tensor\n recompute every 2\n}\n");
+    equal(NESTED, "plan p {\n mesh data = 2\n batch on data\n weights on data\n recompute every 3\n}\n");
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_nested), cmocka_unit_test(test_groups), cmocka_unit_test(test_groups_with_others)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
