@@ -382,5 +382,6 @@ Step *grad_to_step(Session *s, const Program *program, const Train *train, const
     step->begin = step_begin(&st);
     step->update = step_update(&st);
     step->decode = step_decode(&st);
+    step_keep_weights(step, plan);
     return step;
 }

@@ -103,6 +103,11 @@ typedef struct Step {
  * ordinary nodes. */
 Step *grad_to_step(Session *s, const Program *program, const Train *train, const Plan *plan, ModelGraph *model);
 
+/* `weights on AXIS using keep | keep_for_backward`: the step's graphs gather such weights once a step (in `begin`,
+ * where all micro-batches read them) or once for both passes of a micro-batch. grad_to_step and grad_to_stages do it.
+ */
+void step_keep_weights(Step *step, const Plan *plan);
+
 /* The first padding of the plan that has no meaning in this model, for P9000; NULL when there is none. */
 const char *padding_unbuilt(Arena *arena, const ModelGraph *model, const Plan *plan, Span *where);
 

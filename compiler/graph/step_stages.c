@@ -746,7 +746,10 @@ Step **grad_to_stages(Session *s, const Program *program, const Train *train, co
         steps[stage_of(&c, chunk)]->evals[chunk / cut->n_stages] = evals[chunk];
     }
     share_weights(&c, stages, steps, (const Graph *const *)evals);
-    for (int i = 0; i < cut->n_stages; i++) close_stage(&c, &stages[i]);
+    for (int i = 0; i < cut->n_stages; i++) {
+        close_stage(&c, &stages[i]);
+        step_keep_weights(steps[i], plan);
+    }
     return diag_count(s, SEV_ERROR) ? NULL : steps;
 }
 

@@ -200,8 +200,7 @@ void plan_check(Session *s, const Program *program, const Train *train, const Pl
 
 static const char *rule_unbuilt(const Rule *rule) {
     if (rule->in != NULL) return "a rule narrowed to a part of the model";
-    if (rule->storage != STORAGE_NONE)
-        return rule->using_name && strcmp(rule->using_name, "free") != 0 ? "keeping gathered weights" : NULL;
+    if (rule->storage != STORAGE_NONE) return NULL;
     if (rule->using_name != NULL && using_is_schedule(rule->using_name)) {
         bool built = strcmp(rule->using_name, "gpipe") == 0 || strcmp(rule->using_name, "one_f_one_b") == 0 ||
                      strcmp(rule->using_name, "interleaved") == 0;

@@ -358,7 +358,9 @@ void choose_region(Choices *c, Region *region) {
         else
             for (int a = 0; a < c->layout->mesh.n; a++) choose_axis(c, node, a);
         if (node->op == OP_RESULT) copy_types(choice_of(c, node)->need, node->type);
-        bool is_weight = node->op == OP_INPUT && node->tensor->class == CLASS_WEIGHT;
+        const Tensor *tensor = node->op == OP_INPUT ? node->tensor : NULL;
+        if (tensor && tensor->class == CLASS_STAGE && tensor->of) tensor = tensor->of; /* its gathered copy */
+        bool is_weight = tensor && tensor->class == CLASS_WEIGHT;
         bool sees_weight =
             (op_info(node)->lower == LOWER_VIEW || node->op == OP_CAST) && map_get(&c->weights, node->in[0]);
         if (is_weight || sees_weight) map_put(c->arena, &c->weights, node, node);

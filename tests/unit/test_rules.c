@@ -1,5 +1,5 @@
 /* Sentences of a plan that change the graph before it is partitioned: layers in groups, and repeats inside repeats, which
- * groups are made of. Kernels, evaluator and one rank give the same numbers, and memory is what the rule says. */
+ * groups are made of; gathered weights that are kept. Kernels, evaluator and one rank give the same numbers, and memory is what the rule says. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -75,7 +75,61 @@ static void test_groups_with_others(void **state) {
     equal(NESTED, "plan p {\n mesh data = 2\n batch on data\n weights on data\n recompute every 3\n}\n");
 }
 
+/* ---- gathered weights ------------------------------------------------------------------------------------------------- */
+
+static int64_t gathers_in(const KernelList *list) {
+    int64_t n = 0;
+    for (int i = 0; i < list->n; i++) {
+        const Kernel *kernel = list->at[i];
+        if (kernel->kind == KERNEL_REPEAT) n += kernel->count * gathers_in(&kernel->body);
+        n += kernel->kind == KERNEL_COLLECTIVE && kernel->collective->op == OP_ALL_GATHER;
+    }
+    return n;
+}
+
+static int64_t gathers(const Built *b, const char *entry) {
+    for (int i = 0; i < b->program->entries.n; i++)
+        if (strcmp(b->program->entries.at[i].name, entry) == 0) return gathers_in(&b->program->entries.at[i].body);
+    return 0;
+}
+
+#define STORED(using) "plan p {\n mesh data = 2\n batch on data\n weights on data" using "\n microbatch 1\n}\n"
+
+static void test_keeping(void **state) {
+    (void)state;
+    static const char *const plans[] = {STORED(""), STORED(" using free"), STORED(" using keep_for_backward"), STORED(" using keep")};
+    int64_t n[4][3], bytes[4];
+    for (int i = 0; i < 4; i++) {
+        equal(GPT("4"), plans[i]);
+        Built b = build(GPT("4"), plans[i], NULL);
+        n[i][0] = gathers(&b, "begin"), n[i][1] = gathers(&b, "F"), n[i][2] = gathers(&b, "B");
+        bytes[i] = b.program->live_peak;
+        session_free(b.s);
+    }
+    enum { STACKED = 10, OTHERS = 4 }; /* 2 norms of 2, 4 of attention, 2 of the mlp; two tables and the last norm */
+    assert_int_equal(n[0][0], 0);
+    assert_int_equal(n[0][1], 4 * STACKED + OTHERS); /* each layer's, in each micro-batch */
+    assert_true(n[0][2] > 4 * (STACKED - 2)); /* the biases of norms have no use there */
+    for (int k = 0; k < 3; k++) assert_int_equal(n[1][k], n[0][k]);
+    assert_int_equal(n[2][0], 0);
+    assert_int_equal(n[2][1], STACKED + OTHERS); /* all layers at once, in each micro-batch */
+    assert_int_equal(n[2][2], 0);
+    assert_int_equal(n[3][0], STACKED + OTHERS); /* and once a step */
+    assert_int_equal(n[3][1] + n[3][2], 0);
+    assert_true(bytes[2] > bytes[0] && bytes[3] > bytes[0]);
+}
+
+static void test_keeping_with_others(void **state) {
+    (void)state;
+    equal(GPT("4"), "plan p {\n mesh data = 2, tensor = 2\n batch on data\n weights on data using keep\n head, ffn, vocab, seq on tensor\n microbatch 1\n recompute every 2\n}\n");
+    equal(GPT("4"), "plan p {\n mesh data = 2, tensor = 2\n batch on data\n weights on data using keep_for_backward\n head, ffn, vocab on tensor\n}\n");
+    equal(GPT("4"), "plan p {\n mesh outer = 2, inner = 2\n batch on outer, inner\n weights on inner using keep\n}\n");
+    equal(NESTED, STORED(" using keep"));
+    equal(NESTED, STORED(" using keep_for_backward"));
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_nested), cmocka_unit_test(test_groups), cmocka_unit_test(test_groups_with_others)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_nested), cmocka_unit_test(test_groups), cmocka_unit_test(test_groups_with_others),
+                                       cmocka_unit_test(test_keeping), cmocka_unit_test(test_keeping_with_others)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
