@@ -101,7 +101,8 @@ static cJSON *tensor_json(const Describe *d, const Buffer *buffer) {
     const Tensor *tensor = buffer->tensor;
     const Mesh *mesh = d->facts->mesh;
     cJSON *object = cJSON_CreateObject();
-    size_t length = strcspn(tensor->name, "#"); /* a later chunk's layers of the same weight */
+    size_t length =
+        strcspn(tensor->name, "#"); /* further layers of the same weight: of a later chunk, of another range */
     cJSON_AddStringToObject(object, "name", arena_strndup(d->arena, tensor->name, length));
     cJSON_AddStringToObject(object, "class", tensor_class_name[tensor->class]);
     cJSON_AddStringToObject(object, "dtype", dtype_name[tensor->dtype]);
@@ -136,7 +137,8 @@ static cJSON *tensor_json(const Describe *d, const Buffer *buffer) {
     const Dim *lead = logical->n ? logical->dims[0] : NULL;
     if (lead && lead->part_of) { /* a stage's layers */
         int64_t each = layers_of_group(lead);
-        cJSON_ReplaceItemInArray(shape, 0, cJSON_CreateNumber((double)(lead->part_of->size * each)));
+        cJSON_ReplaceItemInArray(shape, 0,
+                                 cJSON_CreateNumber((double)(lead->part_of->size * layers_of_group(lead->part_of))));
         cJSON *part = cJSON_AddObjectToObject(object, "part");
         add_number(part, "first", (double)(lead->first * each));
         add_number(part, "count", (double)(lead->size * each));

@@ -205,7 +205,7 @@ static void push_all(Arena *arena, NodeList *to, Node *const *from, int n) {
 }
 
 /* Parameters and inputs in the order carries, slices, captures, with what rules have added. */
-static Node *close_repeat(Copy *copy, const Region *from, Node *const *in) {
+static Node *close_repeat(Copy *copy, const Node *node, const Region *from, Node *const *in) {
     Arena *arena = copy->to->arena;
     CopyLevel *level = copy->level;
     Region *region = level->region;
@@ -223,7 +223,11 @@ static Node *close_repeat(Copy *copy, const Region *from, Node *const *in) {
     push_all(arena, &inputs, level->slice_inputs.at, level->slice_inputs.n);
     push_all(arena, &inputs, in + own, from->n_captures);
     push_all(arena, &inputs, level->capture_inputs.at, level->capture_inputs.n);
-    for (int i = 0; i < from->results.n; i++) vec_push(arena, &results, copy_value(copy, from->results.at[i]));
+    if (copy->enter) copy->enter(copy, node);
+    for (int i = 0; i < from->results.n; i++) {
+        Node *result = copy_value(copy, from->results.at[i]);
+        vec_push(arena, &results, copy->fit ? copy->fit(copy, from->results.at[i], result) : result);
+    }
     for (int i = 0; i < level->stacked.n; i++) vec_push(arena, &results, copy_value(copy, level->stacked.at[i].value));
     region->params.n = 0;
     push_all(arena, &region->params, params.at, params.n);
@@ -260,7 +264,7 @@ static Node *copy_repeat(Copy *copy, const Node *node, Node *const *in) {
     copy->b.name = outside.name;
     copy->b.path = outside.path;
     copy->b.backward = outside.backward;
-    Node *repeat = close_repeat(copy, from, in);
+    Node *repeat = close_repeat(copy, node, from, in);
     int first = from->n_carries + from->n_stacked;
     for (int i = 0; i < level->stacked.n; i++)
         copy_stack(copy, level->stacked.at[i].tensor, build_result(&copy->b, repeat, first + i));
@@ -308,7 +312,14 @@ void copy_region(Copy *copy, const Region *from) {
     for (int i = 0; i < from->nodes.n; i++) {
         const Node *node = from->nodes.at[i];
         Node **in = NEW_N(copy->to->arena, Node *, node->n_in);
-        for (int k = 0; k < node->n_in; k++) in[k] = copy_value(copy, node->in[k]);
+        if (copy->enter) copy->enter(copy, node);
+        copy->source = node;
+        for (int k = 0; k < node->n_in; k++) {
+            in[k] = copy_value(copy, node->in[k]);
+            /* what a repeat slices or captures comes in as it is */
+            bool fits = copy->fit && node->op != OP_RESULT && (!node->region || k < node->region->n_carries);
+            if (fits) in[k] = copy->fit(copy, node->in[k], in[k]);
+        }
         Node *value = copy_node(copy, node, in);
         if (value) map_put(copy->to->arena, &copy->nodes, node, value);
     }

@@ -27,6 +27,11 @@ struct Copy {
     bool keeps_composites; /* nothing is expanded */
     CopyRule *rule;
     void *context;
+    /* Where parts of the target have other dimensions: `enter` sets `dims` for a node before it is copied, and `fit`
+     * gives an operand the dimensions that its reader expects. Both or neither. */
+    void (*enter)(Copy *copy, const Node *node);
+    Node *(*fit)(Copy *copy, const Node *source, Node *value);
+    const Node *source; /* that is copied */
     CopyLevel *level;
 };
 

@@ -75,9 +75,13 @@ typedef struct Training {
     uint32_t dropouts; /* met so far: each has a key of its own, the same under every plan */
 } Training;
 
+int64_t dropout_key(uint32_t number) { return (int64_t)(uint32_t)(0x9e3779b1u * number); }
+
 static Node *dropout_with_counters(Copy *copy, const Node *node, Node *const *in, Training *training) {
     AttrValue attrs[2] = {node->attrs[0], node->attrs[1]};
-    attrs[op_attr_index(op_info(node), "key")].integer = (int64_t)(uint32_t)(0x9e3779b1u * ++training->dropouts);
+    int64_t *key = &attrs[op_attr_index(op_info(node), "key")].integer;
+    training->dropouts++;
+    if (*key == 0) *key = dropout_key(training->dropouts); /* else it has been given one */
     Node *operands[4] = {in[0], copy_capture(copy, training->st->seed), copy_capture(copy, training->st->number)};
     int n = 3;
     Node *layer = copy_layer_number(copy);

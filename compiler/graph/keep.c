@@ -26,6 +26,7 @@ static Keeping keeping(const Plan *plan, const Graph *graph, const Tensor *weigh
         for (int i = 0; i < plan->rules.n; i++) {
             const Rule *rule = &plan->rules.at[i];
             if (rule->axis != a || rule->storage != STORAGE_WEIGHTS || is_cut(plan, a, graph, &weight->shape)) continue;
+            if (rule->block && !(weight->blocks >> (rule->block - 1) & 1)) continue;
             if (!rule->using_name || strcmp(rule->using_name, "free") == 0) return KEEP_NOTHING;
             return strcmp(rule->using_name, "keep") == 0 ? KEEP_FOR_STEP : KEEP_FOR_BACKWARD;
         }

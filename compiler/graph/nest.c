@@ -64,6 +64,8 @@ static void put_in_groups(Session *s, Copy *copy, const Region *top, int64_t n) 
         each->name = intern(s->names, arena_printf(s->arena, "%s.each", dim->name));
         each->size = n;
         groups->size = dim->size / n;
+        groups->first = dim->first / n; /* of some layers of a repeat */
+        each->first = 0, each->part_of = NULL;
         groups->nested = each;
         map_put(s->arena, &copy->dims, dim, groups);
         map_put(s->arena, &copy->groups, dim, each);
@@ -95,8 +97,12 @@ static const char *divisors_text(Arena *arena, int64_t n) {
 
 static void refuse_groups(Session *s, const Plan *plan, const Dim *dim, int64_t layers, const Rule *stages) {
     Diag *d = diag_error(s, "P0470", plan->recompute_span, "`recompute every %lld` does not divide `%s` (%lld)",
-                         (long long)plan->recompute_every, dim->name, (long long)dim->size);
-    if (stages) {
+                         (long long)plan->recompute_every, dim->part_of ? dim->part_of->name : dim->name,
+                         (long long)(dim->part_of ? dim->part_of->size : dim->size));
+    if (dim->part_of) {
+        diag_label(d, "a rule for layers %lld to %lld cuts its groups", (long long)dim->first,
+                   (long long)(dim->first + dim->size - 1));
+    } else if (stages) {
         diag_label(d, "whole groups of %lld layers must stand in each %s", (long long)plan->recompute_every,
                    stages->chunks > 0 ? "chunk" : "stage");
         diag_note(d, stages->span, "which are divided here");
@@ -121,6 +127,7 @@ void model_check_groups_of_layers(Session *s, const ModelGraph *model, const Pla
         const Rule *stages = NULL;
         for (int k = 0; dim->name == cut.dim && k < plan->rules.n; k++)
             if (plan->rules.at[k].what == cut.dim) stages = &plan->rules.at[k];
+        if (dim->part_of) layers = gcd_of(layers, dim->first); /* a range of layers begins with a group */
         if (layers % plan->recompute_every) refuse_groups(s, plan, dim, layers, stages);
     }
 }

@@ -62,7 +62,8 @@ static const char *needs_all(const Region *region, const Dim *dim) {
 const char *padding_unbuilt(Arena *arena, const ModelGraph *model, const Plan *plan, Span *where) {
     for (int i = 0; i < plan->rules.n; i++) {
         const Rule *rule = &plan->rules.at[i];
-        const Dim *dim = rule->what && rule->how == STORE_PADDED ? graph_find_dim(model->graph, rule->what) : NULL;
+        const Dim *dim =
+            rule->what && !rule->in && rule->how == STORE_PADDED ? graph_find_dim(model->graph, rule->what) : NULL;
         if (!dim || !is_padded_by(plan, dim)) continue;
         const char *op = needs_all(&model->graph->top, dim);
         *where = rule->span;
@@ -134,6 +135,25 @@ static bool longer_dims(Arena *arena, const Plan *plan, const ModelGraph *model,
     return dims->n > 0;
 }
 
+static Node *result_of(Copy *copy, const Node *node) {
+    Node *value = copy_value(copy, node);
+    return copy->fit ? copy->fit(copy, node, value) : value;
+}
+
+void model_copy_results(ModelGraph *made, const ModelGraph *model, Copy *copy) {
+    Arena *arena = made->graph->arena;
+    made->auxiliary.at = NULL, made->auxiliary.n = made->auxiliary.cap = 0;
+    for (int i = 0; i < model->auxiliary.n; i++)
+        vec_push(arena, &made->auxiliary, result_of(copy, model->auxiliary.at[i]));
+    made->loss = result_of(copy, model->loss);
+    made->mask = model->mask ? result_of(copy, model->mask) : NULL;
+    made->logits = model->logits ? result_of(copy, model->logits) : NULL;
+    for (int i = 0; i < model->graph->outputs.n; i++) {
+        const Output *output = &model->graph->outputs.at[i];
+        graph_add_output(made->graph, copy_tensor(copy, output->tensor), result_of(copy, output->value), false);
+    }
+}
+
 ModelGraph *model_rewritten(Session *s, const ModelGraph *model, Copy *setup, Dim *const *more, int n_more) {
     ModelGraph *made = NEW(s->arena, ModelGraph);
     *made = *model;
@@ -155,16 +175,7 @@ ModelGraph *model_rewritten(Session *s, const ModelGraph *model, Copy *setup, Di
         init.weight = copy_tensor(&copy, init.weight);
         vec_push(s->arena, &made->inits, init);
     }
-    made->auxiliary.at = NULL, made->auxiliary.n = made->auxiliary.cap = 0;
-    for (int i = 0; i < model->auxiliary.n; i++)
-        vec_push(s->arena, &made->auxiliary, copy_value(&copy, model->auxiliary.at[i]));
-    made->loss = copy_value(&copy, model->loss);
-    made->mask = model->mask ? copy_value(&copy, model->mask) : NULL;
-    made->logits = model->logits ? copy_value(&copy, model->logits) : NULL;
-    for (int i = 0; i < model->graph->outputs.n; i++) {
-        const Output *output = &model->graph->outputs.at[i];
-        graph_add_output(made->graph, copy_tensor(&copy, output->tensor), copy_value(&copy, output->value), false);
-    }
+    model_copy_results(made, model, &copy);
     return made;
 }
 

@@ -152,6 +152,7 @@ typedef struct Tensor {
     bool frozen;
     bool is_gain; /* one-dimensional: bias or norm weight */
     bool typed;   /* `type` has been decided */
+    uint64_t blocks; /* of a weight: a bit for each block of the plan (`in layers 0..3 { ... }`) that holds for it */
     bool is_copy; /* of a weight whose home is another stage: no state of its own, not saved */
     int flights;  /* of CLASS_STAGE: copies; FLIGHTS_SAVED: one for each micro-batch in flight; 0: one */
     Span span;

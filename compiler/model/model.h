@@ -126,6 +126,7 @@ typedef struct Rule {
     Span span, statement, axis_span;
     Span using_span;
     const Stmt *in; /* the narrowing block, or NULL */
+    int block;      /* of a storage rule that a block narrows: its bit in Tensor.blocks, from 1; 0: none */
 } Rule;
 
 typedef struct Plan {
@@ -143,6 +144,7 @@ typedef struct Plan {
     Span recompute_span;
     int64_t threads; /* of a rank; 0: this machine's cores shared out */
     Span auto_span;  /* of an `auto`, when there is one: a choice left to the planner */
+    bool refused;    /* the checks found a mistake */
     bool broken;     /* a rule or the mesh had a mistake: what is missing proves nothing */
 } Plan;
 

@@ -340,7 +340,14 @@ static bool stores_in_parts(const Layout *layout, int axis, const Tensor *tensor
                        : tensor->class == CLASS_GRADIENT && tensor->of ? STORED_GRADIENTS
                        : tensor->class == CLASS_MOMENT                 ? STORED_OPTIMIZER
                                                                        : STORED_WHOLE;
-    return from != STORED_WHOLE && layout->axes[axis].stored >= from;
+    if (from == STORED_WHOLE) return false;
+    const AxisRules *rules = &layout->axes[axis];
+    StoredParts most = rules->stored_all;
+    const Tensor *weight = tensor->class == CLASS_WEIGHT ? tensor : tensor->of;
+    for (int i = 0; weight && i < rules->blocks.n; i++)
+        if (weight->blocks >> (rules->blocks.at[i].block - 1) & 1 && rules->blocks.at[i].stored > most)
+            most = rules->blocks.at[i].stored;
+    return most >= from;
 }
 
 /* What the loader fills is divided by samples and by data sets alone; each use cuts the part of a sample that it needs.

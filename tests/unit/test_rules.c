@@ -1,5 +1,5 @@
 /* Sentences of a plan that change the graph before it is partitioned: layers in groups, and repeats inside repeats, which
- * groups are made of; gathered weights that are kept. Kernels, evaluator and one rank give the same numbers, and memory is what the rule says. */
+ * groups are made of; gathered weights that are kept; rules for a part of the model. Kernels, evaluator and one rank give the same numbers, and memory is what the rule says. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -128,8 +128,53 @@ static void test_keeping_with_others(void **state) {
     equal(NESTED, STORED(" using keep_for_backward"));
 }
 
+/* ---- rules for a part of the model ------------------------------------------------------------------------------------ */
+
+#define PARTS(rules) "plan p {\n mesh data = 2, tensor = 2\n batch on data\n" rules "}\n"
+
+static void test_ranges(void **state) {
+    (void)state;
+    equal(GPT("4"), PARTS(" in layers 0..1 { head, ffn on tensor }\n"));
+    equal(GPT("4"), PARTS(" in layers 1..2 { head, ffn, seq on tensor }\n vocab on tensor\n microbatch 1\n"));
+    equal(GPT("4"), PARTS(" in layers 0..0 { ffn on tensor }\n in layers 3..3 { head, seq on tensor }\n recompute full\n"));
+    equal(GPT("6"), PARTS(" in layers 2..3 { head, ffn, seq on tensor }\n recompute every 2\n"));
+    equal(GPT("4"), PARTS(" in layers 1..3 { embed on tensor }\n"));
+    equal(NESTED, PARTS(" in block 1..2 { ffn, seq on tensor }\n in layer { embed on tensor }\n"));
+}
+
+static void test_calls(void **state) {
+    (void)state;
+    equal(GPT("4"), PARTS(" in mlp { ffn, seq on tensor }\n"));
+    equal(GPT("4"), PARTS(" in attention { head, seq on tensor }\n in mlp { ffn on tensor }\n vocab on tensor\n"));
+    equal(GPT("4"), PARTS(" in layers 1..2 { head on tensor }\n in mlp { ffn on tensor }\n in layer_norm_2 { seq on tensor }\n"));
+}
+
+static int flat_weights(const Built *b) {
+    int n = 0;
+    for (int i = 0; i < b->step->init->tensors.n; i++) {
+        const Tensor *tensor = b->step->init->tensors.at[i];
+        n += tensor->class == CLASS_WEIGHT && tensor->logical.n > 0;
+    }
+    return n;
+}
+
+static void test_stored_parts(void **state) {
+    (void)state;
+    const char *call = PARTS(" in mlp { weights on data }\n ffn on tensor\n"),
+               *range = PARTS(" in layers 0..1 { weights on data using keep }\n in layers 3..3 { optimizer on data }\n ffn on tensor\n microbatch 1\n");
+    equal(GPT("4"), call);
+    equal(GPT("4"), range);
+    Built b = build(GPT("4"), call, NULL);
+    assert_int_equal(flat_weights(&b), 2); /* up and down */
+    session_free(b.s);
+    b = build(GPT("4"), range, NULL);
+    assert_int_equal(flat_weights(&b), 10); /* those of two layers, each a stack of its own */
+    session_free(b.s);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_nested), cmocka_unit_test(test_groups), cmocka_unit_test(test_groups_with_others),
-                                       cmocka_unit_test(test_keeping), cmocka_unit_test(test_keeping_with_others)};
+                                       cmocka_unit_test(test_keeping), cmocka_unit_test(test_keeping_with_others), cmocka_unit_test(test_ranges),
+                                       cmocka_unit_test(test_calls), cmocka_unit_test(test_stored_parts)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
