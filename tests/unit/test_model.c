@@ -295,13 +295,13 @@ static void test_what_is_built(void **state) {
                  {"batch on data, more\n    microbatch 2\n    threads 3\n    precision fp32\n    recompute none", true},
                  {"batch on data\n    precision bf16", false},
                  {"batch on data\n    recompute attention", true},
-                 {"batch on data\n    recompute every 2", false},
+                 {"batch on data\n    recompute every 2", true},
                  {"batch on data\n    weights on data", true},
-                 {"batch on data\n    weights on data using keep", false},
+                 {"batch on data\n    weights on data using keep", true},
                  {"batch, head on data", true},
                  {"batch on data\n    seq on more using gather", true},
                  {"batch on data\n    seq on more using ring", false},
-                 {"batch on data\n    in mlp { batch on more }", false},
+                 {"batch on data\n    in mlp { head on more }", true},
                  {"batch on data\n    microbatch auto", false}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         Session *s = new_session();
