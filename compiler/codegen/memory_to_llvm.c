@@ -11,8 +11,9 @@ typedef struct Emitter {
     V rank, arena, micro;
     V index[MAX_REPEATS + 1]; /* of the open repeats, i64, from 1 */
     int depth;
-    V pointers;     /* room for the longest list of pointers of the entry */
-    Map *functions; /* Loop -> function */
+    V round, last_round; /* of the innermost repeat: how many were done, and that of the last */
+    V pointers;          /* room for the longest list of pointers of the entry */
+    Map *functions;      /* Loop -> function */
 } Emitter;
 
 /* ---- the runtime's functions, from the ABI list ------------------------------------------------- */
@@ -202,24 +203,47 @@ static void emit_kernels(Emitter *e, const KernelList *list);
 static void emit_repeat(Emitter *e, const Kernel *kernel) {
     Codegen *g = e->g;
     CgFor rounds;
+    V outer_round = e->round, outer_last = e->last_round;
     CHECK(e->depth < MAX_REPEATS);
     cg_for_begin(g, &rounds, cg_i64(g, 0), cg_i64(g, kernel->count), cg_i64(g, 1), true);
     V i = kernel->descending ? cg_sub(g, cg_i64(g, kernel->count - 1), rounds.iv) : rounds.iv;
     e->index[++e->depth] = i;
+    e->round = rounds.iv;
+    e->last_round = cg_i64(g, kernel->count - 1);
     BufferRef index = {.buffer = kernel->index};
     V layer = cg_add(g, i, cg_i64(g, kernel->index_first));
     cg_store(g, LLVMBuildTrunc(g->builder, layer, g->i32, ""), address_of(e, &index), 4);
     emit_kernels(e, &kernel->body);
     cg_for_end(g, &rounds, NULL, NULL);
     e->depth--;
+    e->round = outer_round, e->last_round = outer_last;
 }
 
-static void emit_kernel(Emitter *e, const Kernel *kernel) {
+/* Whether this round and micro-batch run the kernel; NULL: all do. */
+static V emit_condition(Emitter *e, const Kernel *kernel) {
     Codegen *g = e->g;
+    V rounds = NULL, micro = NULL;
+    if (kernel->rounds != ROUNDS_ALL)
+        rounds = cg_icmp(g, LLVMIntNE, e->round, kernel->rounds == ROUNDS_BUT_FIRST ? cg_i64(g, 0) : e->last_round);
+    if (kernel->micro) micro = cg_icmp(g, LLVMIntEQ, e->micro, cg_i64(g, kernel->micro - 1));
+    return rounds && micro ? LLVMBuildAnd(g->builder, rounds, micro, "") : rounds ? rounds : micro;
+}
+
+static void emit_call(Emitter *e, const Kernel *kernel);
+
+static void emit_kernel(Emitter *e, const Kernel *kernel) {
     if (kernel->kind == KERNEL_REPEAT) {
         emit_repeat(e, kernel);
         return;
     }
+    V condition = emit_condition(e, kernel);
+    Block join = condition ? cg_if_begin(e->g, condition) : NULL;
+    emit_call(e, kernel);
+    if (condition) cg_if_end(e->g, join);
+}
+
+static void emit_call(Emitter *e, const Kernel *kernel) {
+    Codegen *g = e->g;
     cg_debug_at(g, kernel->span);
     store_pointers(e, kernel);
     V first = e->rank, zero = cg_i64(g, 0);
@@ -257,7 +281,12 @@ static void emit_kernel(Emitter *e, const Kernel *kernel) {
     case KERNEL_COLLECTIVE: {
         V args[] = {first, collective_constant(g, kernel), address_of(e, &kernel->refs[0]),
                     address_of(e, &kernel->refs[1])};
-        cg_call(g, runtime_function(g, "prt_collective"), args, 4);
+        cg_call(g, runtime_function(g, kernel->begins ? "prt_collective_start" : "prt_collective"), args, 4);
+        break;
+    }
+    case KERNEL_FINISH: {
+        V args[] = {first, cg_i64(g, kernel->axis)};
+        cg_call(g, runtime_function(g, "prt_collective_finish"), args, 2);
         break;
     }
     case KERNEL_TRANSFER: {

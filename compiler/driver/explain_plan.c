@@ -18,13 +18,16 @@ typedef struct Explanation {
     VEC(Line) lines;
 } Explanation;
 
-static void collect(Explanation *e, const Entry *entry, const KernelList *list, double times) {
+/* `rounds`: of the repeat that the list is the body of; else 1. */
+static void collect(Explanation *e, const Entry *entry, const KernelList *list, double times, int64_t rounds) {
     for (int i = 0; i < list->n; i++) {
         const Kernel *kernel = list->at[i];
-        if (kernel->kind == KERNEL_REPEAT) collect(e, entry, &kernel->body, times * (double)kernel->count);
+        if (kernel->kind == KERNEL_REPEAT)
+            collect(e, entry, &kernel->body, times * (double)kernel->count, kernel->count);
         if (kernel->kind != KERNEL_COLLECTIVE) continue;
         double bytes = (double)kernel->collective->elements * (double)dtype_bytes(kernel->collective->dtype);
-        vec_push(e->s->arena, &e->lines, (Line){kernel, entry->name, times, bytes});
+        vec_push(e->s->arena, &e->lines,
+                 (Line){kernel, entry->name, kernel_runs(kernel, times, rounds, e->micros), bytes});
     }
 }
 
@@ -95,7 +98,7 @@ void explain_plan(Session *s, const ProgramFacts *facts, Text *out) {
     Explanation e = {.s = s, .role = facts->roles[0], .micros = facts->step->micros};
     for (int i = 0; i < e.role->entries.n; i++) {
         double times = runs_a_step(&e, &e.role->entries.at[i]);
-        if (times > 0) collect(&e, &e.role->entries.at[i], &e.role->entries.at[i].body, times);
+        if (times > 0) collect(&e, &e.role->entries.at[i], &e.role->entries.at[i].body, times, 1);
     }
     if (e.lines.n) qsort(e.lines.at, (size_t)e.lines.n, sizeof *e.lines.at, by_place);
     text_printf(out, "plan %s: %lld ranks", facts->plan->name, (long long)mesh_ranks(facts->mesh));

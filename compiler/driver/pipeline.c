@@ -326,6 +326,7 @@ static ProgramFacts *build_plan(void *context, const Plan *plan) {
 #ifdef PLAN_VERIFY
         Text why = {.arena = s->arena};
         if (!memory_verify(facts->roles[i], &why)) BUG("memory: %s", why.at);
+        if (!overlap_verify(facts->roles[i], &why)) BUG("overlap: %s", why.at);
 #endif
     }
     return facts;

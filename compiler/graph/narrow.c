@@ -542,7 +542,7 @@ const char *narrowing_unbuilt(Session *s, const ModelGraph *model, const Plan *p
     bool staged = plan_stage_cut(s, plan, model, &cut);
     for (int i = 0; i < plan->rules.n; i++) {
         const Rule *rule = &plan->rules.at[i];
-        if (!rule->in) continue;
+        if (!rule->in || rule->block) continue; /* or it is resolved already */
         *where = rule->span;
         if (rule->in->range && rule->in->value->kind == EXPR_NAME &&
             !is_outermost(&model->graph->top, rule->in->value->name))

@@ -72,6 +72,7 @@ typedef enum KernelKind {
     KERNEL_SCATTER,
     KERNEL_TOP_K,
     KERNEL_COLLECTIVE,
+    KERNEL_FINISH,
     KERNEL_TRANSFER,
     KERNEL_REPEAT
 } KernelKind;
@@ -103,10 +104,16 @@ typedef struct Handover {
     const char *where; /* "train.plan:41: send to stage 1" */
 } Handover;
 
+/* The rounds of the enclosing repeat in which a kernel runs: what is begun for the next layer has no next in the last
+ * round, what ends that of the layer before has none in the first. */
+typedef enum Rounds { ROUNDS_ALL, ROUNDS_BUT_FIRST, ROUNDS_BUT_LAST } Rounds;
+
 struct Kernel {
     KernelKind kind;
     Name name;
     Span span;
+    Rounds rounds;
+    int64_t micro;   /* runs for this micro-batch alone, counted from 1; 0: for each */
     BufferRef *refs; /* in the order of the kernel's pointers; products: A, B, C, then the epilogue's */
     int n_refs;
     Loop *loop;       /* KERNEL_LOOP; a product's epilogue */
@@ -120,6 +127,8 @@ struct Kernel {
     Scatter *scatter;       /* KERNEL_SCATTER: out, index, rows */
     TopK *top_k;            /* KERNEL_TOP_K: p, chosen, slot, source */
     Collective *collective; /* KERNEL_COLLECTIVE: in, out */
+    bool begins;            /* a collective that others are joined with: see overlap.c */
+    int axis;               /* KERNEL_FINISH: ends all that was started on it */
     Handover *handover;     /* KERNEL_TRANSFER: what is sent or received; a wait has none */
     /* KERNEL_REPEAT */
     Dim *dim;
@@ -161,5 +170,14 @@ bool memory_verify(const RoleProgram *program, Text *why); /* no two live buffer
 struct Step;
 RoleProgram *schedule_to_kernels(const struct Step *step, const Mesh *mesh, const Schedule *schedule, int role);
 void kernels_to_memory(RoleProgram *program);
+
+/* Which of its refs a kernel writes. */
+bool kernel_writes(const Kernel *kernel, int ref);
+/* How often the kernel runs where its list runs `times` times, in repeats of `rounds` and `micros` micro-batches. */
+double kernel_runs(const Kernel *kernel, double times, int64_t rounds, int64_t micros);
+/* Splits collectives into start and finish, so that they run beside the computation (overlap.c). */
+void kernels_overlap(RoleProgram *program, const Schedule *schedule, int stage_axis);
+/* No kernel touches what a started collective writes, or writes what it reads, before it is finished. */
+bool overlap_verify(const RoleProgram *program, Text *why);
 
 #endif

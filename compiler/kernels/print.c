@@ -26,7 +26,9 @@ static void print_kernel(const RoleProgram *program, const Kernel *kernel, int d
     static const char *const kinds[] = {
         [KERNEL_LOOP] = "loop",     [KERNEL_PRODUCT] = "product",         [KERNEL_ATTEND] = "attend",
         [KERNEL_TOP_K] = "top_k",   [KERNEL_ATTEND_GRAD] = "attend_grad", [KERNEL_SCATTER] = "scatter",
-        [KERNEL_REPEAT] = "repeat", [KERNEL_COLLECTIVE] = "collective",   [KERNEL_TRANSFER] = "transfer"};
+        [KERNEL_REPEAT] = "repeat", [KERNEL_COLLECTIVE] = "collective",   [KERNEL_TRANSFER] = "transfer",
+        [KERNEL_FINISH] = "finish"};
+    static const char *const rounds[] = {"", ", but not in the first round", ", but not in the last round"};
     text_printf(out, "%*s%4d %s %s", depth * 4, "", kernel->first, kinds[kernel->kind], kernel->name);
     const Product *p = kernel->product;
     if (p) {
@@ -49,6 +51,10 @@ static void print_kernel(const RoleProgram *program, const Kernel *kernel, int d
     if (kernel->collective)
         text_printf(out, " %lld elements, %s", (long long)kernel->collective->elements, kernel->collective->where);
     for (int i = 0; i < kernel->n_refs; i++) print_ref(&kernel->refs[i], out);
+    if (kernel->begins) text_puts(out, ", starts");
+    if (kernel->kind == KERNEL_FINISH) text_printf(out, " %s", program->mesh->axes[kernel->axis].name);
+    text_puts(out, rounds[kernel->rounds]);
+    if (kernel->micro) text_printf(out, ", in micro-batch %lld", (long long)kernel->micro - 1);
     text_printf(out, "    # %s\n", session_where(program->session, kernel->span));
     if (kernel->kind == KERNEL_REPEAT) {
         text_printf(out, "%*s     over %s, %lld rounds%s\n", depth * 4, "", kernel->dim->name, (long long)kernel->count,

@@ -287,5 +287,6 @@ RoleProgram *schedule_to_kernels(const Step *step, const Mesh *mesh, const Sched
         lower_touch(&l, program->buffers.at[i], sampling);
         lower_touch(&l, program->buffers.at[i], position - 1);
     }
+    kernels_overlap(program, schedule, step->n_stages ? step->stage_axis : -1);
     return program;
 }

@@ -15,6 +15,8 @@ static const char *const action_text[] = {
 #undef ACTION
 };
 
+const char *action_name(ActionKind kind) { return action_text[kind]; }
+
 static bool action_sends(const Action *a) { return a->kind == ACTION_SEND_F || a->kind == ACTION_SEND_B; }
 
 void action_print(const Action *action, Text *out) {

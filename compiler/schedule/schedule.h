@@ -40,6 +40,7 @@ Schedule *schedule_parse(Session *s, int32_t file); /* NULL after diagnostics */
 bool schedule_verify(const Schedule *schedule, Span span);
 /* Runs all roles at once, a send waiting for its receive. False, with the cycle reported at `span`: they would hang. */
 bool schedule_progress(const Schedule *schedule, Span span);
+const char *action_name(ActionKind kind);           /* "F" */
 void action_print(const Action *action, Text *out); /* "0F3", "0SEND_F3", "0SEND_F3!" for one that waits, "OPT" */
 /* The most micro-batches between their F and their B at any time. */
 int schedule_in_flight(const Schedule *schedule, int role, int chunk);

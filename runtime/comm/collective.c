@@ -167,7 +167,7 @@ static void check_address(PrtRank *rank, const PrtCollective *c, const void *p) 
     }
 }
 
-void prt_collective(PrtRank *rank, const PrtCollective *c, const void *in, void *out) {
+void prt_collective_now(PrtRank *rank, const PrtCollective *c, const void *in, void *out) {
     if (c->kind < 0 || c->kind > PRT_ALL_TO_ALL || c->axis < 0 || c->axis >= rank->n_axes) {
         prt_fail(rank, "unknown collective (kind %d, axis %d)", c->kind, c->axis);
     }
@@ -197,4 +197,9 @@ void prt_collective(PrtRank *rank, const PrtCollective *c, const void *in, void 
         prt_barrier(rank, c->axis, c->where);
     }
     prt_trace_end(rank->trace, c->where, start);
+}
+
+void prt_collective(PrtRank *rank, const PrtCollective *c, const void *in, void *out) {
+    if (rank->n_flights) prt_collective_finish(rank, c->axis);
+    prt_collective_now(rank, c, in, out);
 }

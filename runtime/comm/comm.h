@@ -27,6 +27,9 @@ typedef struct PrtGroup {
 bool prt_wait_change(PrtRank *rank, atomic_uint *word, atomic_uint *waiting, unsigned value);
 void prt_change(atomic_uint *word, atomic_uint *waiting, unsigned value);
 
+/* prt_collective, when nothing else is in flight on the axis. */
+void prt_collective_now(PrtRank *rank, const PrtCollective *c, const void *in, void *out);
+
 PrtGroup prt_group(const PrtRank *rank, int axis);
 /* Returns when all ranks of the group have called it. `where` is for messages. */
 void prt_barrier(PrtRank *rank, int axis, const char *where);

@@ -18,6 +18,15 @@ typedef struct PrtJob PrtJob;         /* core/job.h: the shared control block */
 typedef struct PrtPool PrtPool;       /* cpu/pool.c: the rank's worker threads */
 typedef struct PrtTrace PrtTrace;     /* log/trace.h */
 
+#define PRT_FLIGHTS 256
+
+/* A collective that was started and is not finished. */
+typedef struct PrtFlight {
+    const PrtCollective *what;
+    const void *in;
+    void *out;
+} PrtFlight;
+
 struct PrtRank {
     int number, n_ranks;
     int n_axes;
@@ -36,7 +45,9 @@ struct PrtRank {
     const PrtProgram *program;           /* NULL in unit tests */
     PrtJob *job;                         /* NULL where nothing is shared: a single rank in a unit test */
     uint64_t sequence[PRT_MAX_AXES + 1]; /* collectives done on each axis, and on the world */
-    PrtTrace *trace;                     /* NULL: off */
+    PrtFlight flights[PRT_FLIGHTS];      /* in the order of their starts */
+    int n_flights;
+    PrtTrace *trace; /* NULL: off */
 };
 
 /* Ends the job from this rank: the message is kept as the job's first failure (if it is the first) and the parent

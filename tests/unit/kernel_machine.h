@@ -8,6 +8,13 @@
 
 #include "kernels/kernels.h"
 
+enum { KM_FLIGHTS = 1024 };
+typedef struct KmFlight {
+    const Kernel *kernel;
+    int64_t micro, index[MAX_REPEATS + 1];
+    int depth;
+} KmFlight;
+
 typedef struct KernelMachine KernelMachine;
 struct KernelMachine {
     /* Of a pipeline's stage: runs what goes from stage to stage (transfers, sums over stages); NULL: there is one role. The
@@ -20,7 +27,23 @@ struct KernelMachine {
     char **arenas;
     int64_t micro, index[MAX_REPEATS + 1];
     int depth;
+    int64_t round, last_round; /* of the innermost repeat */
+    bool early;                /* collectives that start run at once; else when they are finished: both must do */
+    KmFlight flights[KM_FLIGHTS];
+    int n_flights;
 };
+
+/* Where the machine stands, for a kernel that runs later. */
+static inline KmFlight km_flight(const KernelMachine *k, const Kernel *kernel) {
+    KmFlight flight = {.kernel = kernel, .micro = k->micro, .depth = k->depth};
+    memcpy(flight.index, k->index, sizeof flight.index);
+    return flight;
+}
+
+static inline void km_at(KernelMachine *k, const KmFlight *flight) {
+    k->micro = flight->micro, k->depth = flight->depth;
+    memcpy(k->index, flight->index, sizeof flight->index);
+}
 
 static inline void *km_address(const KernelMachine *k, int64_t rank, const BufferRef *ref) {
     int64_t at = ref->buffer->address + ref->offset + (k->micro % ref->buffer->flights) * ref->buffer->bytes;
@@ -209,20 +232,51 @@ static inline void km_collective(KernelMachine *k, const Kernel *kernel) {
 
 static inline void km_kernel(KernelMachine *k, const Kernel *kernel);
 
+static inline void km_finish(KernelMachine *k, int axis) {
+    KmFlight now = km_flight(k, NULL);
+    int left = 0, n = k->n_flights;
+    for (int i = 0; i < n; i++) {
+        KmFlight flight = k->flights[i];
+        if (flight.kernel->collective->axis != axis) {
+            k->flights[left++] = flight;
+            continue;
+        }
+        km_at(k, &flight);
+        km_collective(k, flight.kernel);
+    }
+    k->n_flights = left;
+    km_at(k, &now);
+}
+
+/* Whether this round and micro-batch run the kernel. */
+static inline bool km_runs(const KernelMachine *k, const Kernel *kernel) {
+    if (kernel->rounds == ROUNDS_BUT_FIRST && k->round == 0) return false;
+    if (kernel->rounds == ROUNDS_BUT_LAST && k->round == k->last_round) return false;
+    return !kernel->micro || kernel->micro - 1 == k->micro;
+}
+
 static inline void km_list(KernelMachine *k, const KernelList *list) {
     for (int i = 0; i < list->n; i++) km_kernel(k, list->at[i]);
 }
 
 static inline void km_kernel(KernelMachine *k, const Kernel *kernel) {
     if (kernel->kind == KERNEL_REPEAT) {
+        int64_t round = k->round, last_round = k->last_round;
         k->depth++;
         for (int64_t j = 0; j < kernel->count; j++) {
+            k->round = j, k->last_round = kernel->count - 1;
             int64_t i = k->index[k->depth] = kernel->descending ? kernel->count - 1 - j : j;
             BufferRef ref = {.buffer = kernel->index};
             for (int64_t r = 0; r < k->n_ranks; r++) *(int32_t *)km_address(k, r, &ref) = (int32_t)(i + kernel->index_first);
             km_list(k, &kernel->body);
         }
         k->depth--;
+        k->round = round, k->last_round = last_round;
+        return;
+    }
+    if (!km_runs(k, kernel)) return;
+    if (kernel->kind == KERNEL_FINISH) {
+        km_finish(k, kernel->axis);
         return;
     }
     if (kernel->kind == KERNEL_TRANSFER || (k->between && kernel->kind == KERNEL_COLLECTIVE && kernel->collective->axis == k->stage_axis)) {
@@ -230,6 +284,11 @@ static inline void km_kernel(KernelMachine *k, const Kernel *kernel) {
         return;
     }
     if (kernel->kind == KERNEL_COLLECTIVE) {
+        if (kernel->begins && !k->early && k->n_flights < KM_FLIGHTS) {
+            k->flights[k->n_flights++] = km_flight(k, kernel);
+            return;
+        }
+        km_finish(k, kernel->collective->axis);
         km_collective(k, kernel);
         return;
     }

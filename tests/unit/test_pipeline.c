@@ -221,6 +221,7 @@ static Losses run_stages(const char *model, const char *plan_text) {
         kernels_to_memory(kernels);
         Text why = {.arena = s->arena};
         if (!memory_verify(kernels, &why)) fail_msg("stage %d: %s", i, why.at);
+        if (!overlap_verify(kernels, &why)) fail_msg("stage %d: %s", i, why.at);
         roles[i] = (Role){.hub = &hub, .step = steps[i], .schedule = schedule, .mesh = plan->mesh};
         if (staged) roles[i].mesh.axes[cut.axis].size = 1;
         roles[i].k = km_open(kernels, &roles[i].mesh);

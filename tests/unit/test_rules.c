@@ -77,19 +77,20 @@ static void test_groups_with_others(void **state) {
 
 /* ---- gathered weights ------------------------------------------------------------------------------------------------- */
 
-static int64_t gathers_in(const KernelList *list) {
+static int64_t gathers_in(const KernelList *list, int64_t rounds) {
     int64_t n = 0;
     for (int i = 0; i < list->n; i++) {
         const Kernel *kernel = list->at[i];
-        if (kernel->kind == KERNEL_REPEAT) n += kernel->count * gathers_in(&kernel->body);
-        n += kernel->kind == KERNEL_COLLECTIVE && kernel->collective->op == OP_ALL_GATHER;
+        if (kernel->kind == KERNEL_REPEAT) n += gathers_in(&kernel->body, kernel->count);
+        bool gathers = kernel->kind == KERNEL_COLLECTIVE && kernel->collective->op == OP_ALL_GATHER;
+        if (gathers) n += kernel->rounds == ROUNDS_ALL ? rounds : rounds - 1;
     }
     return n;
 }
 
 static int64_t gathers(const Built *b, const char *entry) {
     for (int i = 0; i < b->program->entries.n; i++)
-        if (strcmp(b->program->entries.at[i].name, entry) == 0) return gathers_in(&b->program->entries.at[i].body);
+        if (strcmp(b->program->entries.at[i].name, entry) == 0) return gathers_in(&b->program->entries.at[i].body, 1);
     return 0;
 }
 
