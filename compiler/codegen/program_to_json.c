@@ -49,7 +49,9 @@ static int64_t index_limit(const Region *region, const Tensor *tensor) {
             if (inner) return inner;
         }
         if (node->op != OP_LOOKUP && node->op != OP_CROSS_ENTROPY) continue;
-        if (node->in[1]->op != OP_INPUT || node->in[1]->tensor->name != tensor->name) continue;
+        const Node *ids = node->in[1];
+        while (ids->op == OP_ADD) ids = ids->in[0]; /* the place of an id */
+        if (ids->op != OP_INPUT || ids->tensor->name != tensor->name) continue;
         const Shape *over = &node_attr(node, "over")->dims;
         return dim_logical(over->n ? over->dims[0] : node->in[0]->shape.dims[0]);
     }
@@ -121,6 +123,16 @@ static cJSON *tensor_json(const Describe *d, const Buffer *buffer) {
         if (i == 0 || logical->dims[i - 1]->nested != logical->dims[i])
             cJSON_AddItemToArray(padding,
                                  cJSON_CreateNumber((double)(logical->dims[i]->size - dim_logical(logical->dims[i]))));
+    cJSON *uneven = NULL; /* for each dimension its parts, or null */
+    for (int i = 0; i < logical->n; i++) uneven = logical->dims[i]->n_parts && !uneven ? cJSON_CreateArray() : uneven;
+    for (int i = 0; uneven && i < logical->n; i++) {
+        const Dim *dim = logical->dims[i];
+        if (i && logical->dims[i - 1]->nested == dim) continue;
+        cJSON *sizes = dim->n_parts ? cJSON_CreateArray() : cJSON_CreateNull();
+        for (int k = 0; k < dim->n_parts; k++) cJSON_AddItemToArray(sizes, cJSON_CreateNumber((double)dim->parts[k]));
+        cJSON_AddItemToArray(uneven, sizes);
+    }
+    if (uneven) cJSON_AddItemToObject(object, "uneven", uneven);
     for (int a = 0; a < mesh->n; a++) {
         int at = type[a].kind == AXIS_SHARDED && type[a].dim ? shape_find(logical, type[a].dim) : -1;
         cJSON_AddItemToArray(axes, at < 0 ? cJSON_CreateNull() : cJSON_CreateNumber(dim_outside(logical, at)));

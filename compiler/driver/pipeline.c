@@ -138,9 +138,10 @@ static const char *unbuilt(const Front *front, const Plan *plan, Span *where) {
     if (!what && front->model) plan_stage_cut(front->program->session, plan, front->model, &cut);
     for (int i = 0; !what && i < plan->rules.n; i++) {
         const Rule *rule = &plan->rules.at[i];
-        if (rule->how != STORE_UNEVEN || rule->in || rule->what == cut.dim) continue;
+        const Dim *dim = rule->what && front->model ? graph_find_dim(front->model->graph, rule->what) : NULL;
+        if (rule->how != STORE_UNEVEN || rule->what == cut.dim || !dim || !dim->is_repeated) continue;
         *where = rule->span;
-        what = "an uneven dimension";
+        what = "an uneven dimension of rounds";
     }
     return what;
 }

@@ -28,6 +28,8 @@ struct Dim {
     Name name; /* unique within the graph; a layer's own dimension is `mlp.hidden` */
     int64_t size;
     int64_t unpadded; /* the model's size where a plan made it longer; 0: it did not */
+    const int64_t *parts; /* of a dimension cut in unequal parts: their sizes; each has room for the largest */
+    int n_parts;
     Dim *like;        /* a second name for the positions of another dimension, or NULL */
     Dim **factors;    /* declared factors, the left one major; n_factors 0: none */
     int n_factors;
@@ -59,6 +61,8 @@ Shape shape_without(const Shape *shape, const Shape *removed);
 Shape shape_union(const Shape *a, const Shape *b); /* a's order, then what only b has */
 int64_t shape_elements(const Shape *shape);        /* global */
 int64_t dim_logical(const Dim *dim);               /* its size in the model, without padding */
+/* The logical index of what stands at `place`: that of the model's dimension, or its size or more for padding. */
+int64_t dim_index(const Dim *dim, int64_t place);
 int64_t shape_logical_elements(const Shape *shape);
 const char *shape_text(Arena *arena, const Shape *shape); /* "[batch, seq]" */
 

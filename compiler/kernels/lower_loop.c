@@ -119,6 +119,23 @@ static LoopValue shift_by_block(Emit *e, LoopOp op, const Node *node, const Dim 
     return index;
 }
 
+/* dim_index as loop instructions: what stands in a part is moved up by the padding of the parts before it. */
+static LoopValue index_in_parts(Emit *e, const Dim *dim, LoopValue place) {
+    LoopValue index = loop_const_i(&e->b, (int32_t)dim->unpadded);
+    int64_t room = dim->size / dim->n_parts, before = 0;
+    for (int i = 0; i < dim->n_parts; i++) {
+        LoopValue low = loop_const_i(&e->b, (int32_t)(i * room - 1)),
+                  high = loop_const_i(&e->b, (int32_t)(i * room + dim->parts[i]));
+        LoopValue after = loop_emit(&e->b, LOOP_ILT, low, place, -1),
+                  inside = loop_emit(&e->b, LOOP_ILT, place, high, -1);
+        LoopValue here = loop_emit(&e->b, LOOP_IADD, place, loop_const_i(&e->b, (int32_t)(before - i * room)), -1);
+        LoopValue later = loop_emit(&e->b, LOOP_SELECT, inside, here, index);
+        index = loop_emit(&e->b, LOOP_SELECT, after, later, index);
+        before += dim->parts[i];
+    }
+    return index;
+}
+
 /* The logical index of a dimension: where the rank's block starts, plus the micro-batch, plus the index in the loop. */
 static LoopValue logical_index(Emit *e, const Node *node, Dim *dim) {
     int axis = shape_find(&e->axes, dim);
@@ -130,7 +147,7 @@ static LoopValue logical_index(Emit *e, const Node *node, Dim *dim) {
         index = loop_emit(&e->b, LOOP_IADD, index,
                           loop_emit(&e->b, LOOP_IMUL, micro, loop_const_i(&e->b, dim->size), -1), -1);
     }
-    return index;
+    return dim->n_parts ? index_in_parts(e, dim, index) : index;
 }
 
 /* ---- values ------------------------------------------------------------------------------------- */

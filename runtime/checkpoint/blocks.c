@@ -20,6 +20,15 @@ static int64_t held(const PrtTensor *tensor, int d) {
     return d == 0 && tensor->part_count ? tensor->part_count : tensor->shape[d];
 }
 
+/* The logical index of what stands at `place`; -1 for padding. */
+static int64_t index_at(const PrtTensor *tensor, int d, int64_t place) {
+    if (!tensor->n_uneven[d]) return place < prt_saved_extent(tensor, d) ? place : -1;
+    int64_t room = tensor->shape[d] / tensor->n_uneven[d], block = place / room, before = 0;
+    if (place % room >= tensor->uneven[d][block]) return -1;
+    for (int64_t i = 0; i < block; i++) before += tensor->uneven[d][i];
+    return before + place % room;
+}
+
 /* Runs of the block that the axes leave, local indices in row-major order. */
 static bool block_runs(const PrtProgram *program, const PrtTensor *tensor, const int *coords, PrtRun1 *each,
                        void *context) {
@@ -45,7 +54,7 @@ static bool block_runs(const PrtProgram *program, const PrtTensor *tensor, const
     }
     int split = n;      /* dimensions from here on form one run */
     int64_t length = 1; /* of it, what is not padding */
-    while (split > 0) {
+    while (split > 0 && !tensor->n_uneven[split - 1]) {
         split--;
         int64_t saved = prt_saved_extent(tensor, split);
         length = run * inside(saved - start[split], part[split]);
@@ -55,10 +64,13 @@ static bool block_runs(const PrtProgram *program, const PrtTensor *tensor, const
     if (n == 0) return each(context, 0, 0, 1);
     int64_t at[PRT_MAX_DIMS] = {0}, local = 0;
     for (;;) {
-        int64_t global = start[split] * stride[split];
-        for (int d = 0; d < split; d++) global += (start[d] + at[d]) * stride[d];
+        int64_t global = split < n ? start[split] * stride[split] : 0;
         bool there = length > 0;
-        for (int d = 0; d < split; d++) there = there && start[d] + at[d] < prt_saved_extent(tensor, d);
+        for (int d = 0; d < split; d++) {
+            int64_t index = index_at(tensor, d, start[d] + at[d]);
+            there = there && index >= 0;
+            global += index * stride[d];
+        }
         if (there && !each(context, local, global, length)) return false;
         local += run;
         int d = split - 1;

@@ -356,6 +356,30 @@ static void read_padding(Reader *r, const PrtJson *item, PrtTensor *tensor) {
     }
 }
 
+/* `uneven`: for each dimension the sizes of its parts, or null. Their padding stands behind each of them. */
+static void read_uneven(Reader *r, const PrtJson *item, PrtTensor *tensor) {
+    const PrtJson *dims = list(r, item, "uneven", false), *sizes, *size;
+    int d = 0;
+    PRT_JSON_EACH(sizes, dims) {
+        if (d == tensor->n_dims) {
+            complain(r, "`%suneven` has more entries than `shape`", r->at);
+            return;
+        }
+        int n = 0, at = 0;
+        int64_t sum = 0;
+        PRT_JSON_EACH(size, sizes) n++;
+        if (n) tensor->uneven[d] = take(r, n, sizeof(int64_t));
+        PRT_JSON_EACH(size, sizes) {
+            if (!tensor->uneven[d]) return;
+            sum += tensor->uneven[d][at++] = whole(r, size, "uneven", 0, tensor->shape[d] / n);
+        }
+        tensor->n_uneven[d] = n;
+        if (n && (tensor->shape[d] % n || sum != tensor->shape[d] - tensor->padding[d]))
+            complain(r, "`%suneven` of `%s` does not match its shape", r->at, tensor->name);
+        d++;
+    }
+}
+
 static void read_tensor(Reader *r, const PrtJson *item, const PrtRole *role, PrtTensor *tensor) {
     PrtProgram *p = r->program;
     tensor->name = text(r, item, "name");
@@ -363,6 +387,7 @@ static void read_tensor(Reader *r, const PrtJson *item, const PrtRole *role, Prt
     tensor->dtype = read_dtype(r, item);
     tensor->n_dims = read_shape(r, item, tensor->shape);
     read_padding(r, item, tensor);
+    read_uneven(r, item, tensor);
     for (int a = 0; a < PRT_MAX_AXES; a++) tensor->axes[a] = -1;
     int64_t part[PRT_MAX_DIMS];
     memcpy(part, tensor->shape, sizeof part);

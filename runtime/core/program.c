@@ -51,6 +51,7 @@ static void free_role(PrtRole *role) {
     for (int i = 0; i < role->n_tensors; i++) {
         drop(role->tensors[i].name);
         drop(role->tensors[i].kind);
+        for (int d = 0; d < PRT_MAX_DIMS; d++) free(role->tensors[i].uneven[d]);
     }
     free(role->tensors);
     for (int i = 0; i < role->n_actions; i++) drop(role->actions[i].kind);

@@ -64,6 +64,8 @@ typedef struct PrtTensor {
     PrtDType dtype;
     int n_dims;
     int64_t shape[PRT_MAX_DIMS];    /* global */
+    int64_t *uneven[PRT_MAX_DIMS];  /* sizes of the parts of a dimension with padding behind each of them, or NULL */
+    int n_uneven[PRT_MAX_DIMS];
     int64_t padding[PRT_MAX_DIMS];  /* of `shape`: what stands behind the end, zero and in no checkpoint */
     int axes[PRT_MAX_AXES];         /* for each mesh axis the dimension that it cuts, or -1 */
     int flat_axis;                  /* the axis that holds equal parts of the block's elements, or -1 */

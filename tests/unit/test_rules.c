@@ -1,5 +1,6 @@
 /* Sentences of a plan that change the graph before it is partitioned: layers in groups, and repeats inside repeats, which
- * groups are made of; gathered weights that are kept; rules for a part of the model. Kernels, evaluator and one rank give the same numbers, and memory is what the rule says. */
+ * groups are made of; gathered weights that are kept; rules for a part of the model; dimensions in
+ * unequal parts. Kernels, evaluator and one rank give the same numbers, and memory is what the rule says. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -173,9 +174,53 @@ static void test_stored_parts(void **state) {
     session_free(b.s);
 }
 
+/* ---- unequal parts ---------------------------------------------------------------------------------------------------- */
+
+#define LLAMA                                                                                                                             \
+    "import nn\nmodel M {\n dim layers = 2, embed = 8, head = 4, kv_head = 2, head_dim = 4, ffn = 13, vocab = 11, seq = 5\n"             \
+    " input tokens: int[batch, seq]\n target labels: int[batch, seq] = next(tokens)\n"                                                   \
+    " weight table: [vocab, embed] = normal(0.2)\n x = lookup(table, tokens)\n"                                                          \
+    " repeat layers {\n"                                                                                                                 \
+    "  x = x + nn.attention(nn.rms_norm(x, embed), embed -> (head, head_dim), kv_head, causal = true, theta = 10000)\n"                  \
+    "  x = x + dropout(nn.gated_mlp(nn.rms_norm(x, embed), embed -> ffn, silu), rate = 0.25)\n }\n"                                      \
+    " loss = cross_entropy(dot(nn.rms_norm(x, embed), table, over embed), labels, over vocab)\n}\n" TRAIN
+
+/* Values that are not zero where their operands are, a mean, a softmax: what padding must not let through. */
+#define SIGMOID                                                                                                                           \
+    "model M {\n dim embed = 8, ffn = 12, vocab = 9, seq = 4\n input tokens: int[batch, seq]\n"                                          \
+    " target labels: int[batch, seq] = next(tokens)\n weight table: [vocab, embed] = normal(0.2)\n weight up: [embed, ffn] = normal(0.2)\n" \
+    " weight down: [ffn, embed] = uniform(-0.3, 0.3)\n weight gain: [ffn] = ones\n x = lookup(table, tokens)\n h = dropout(sigmoid(dot(x, up, over embed)), rate = 0.25) * gain\n" \
+    " y = x + dot(h, down, over ffn) * mean(h, over ffn) + sum(h * h, over ffn)\n p = softmax(dot(y, table, over embed), over vocab)\n"    \
+    " loss = cross_entropy(p * 3, labels, over vocab) + mean(h, over ffn) * 0.1\n}\n" TRAIN
+
+static void test_uneven(void **state) {
+    (void)state;
+    equal(SIGMOID, "plan p {\n mesh tensor = 2\n ffn uneven(3, 9), vocab uneven(5, 4) on tensor\n}\n");
+    equal(SIGMOID, "plan p {\n mesh tensor = 4\n ffn uneven(0, 1, 10, 1), vocab uneven(9, 0, 0, 0) on tensor\n microbatch 2\n}\n");
+    equal(SIGMOID, "plan p {\n mesh tensor = 4\n ffn uneven(3, 3, 3, 3) on tensor\n}\n"); /* equal after all */
+    equal(LLAMA, "plan p {\n mesh data = 2, tensor = 2\n batch on data\n head uneven(0, 4), ffn uneven(12, 1), vocab uneven(2, 9) on tensor\n microbatch 1\n}\n");
+    equal(LLAMA, "plan p {\n mesh data = 2, tensor = 2\n batch on data\n weights on data\n head, ffn uneven(6, 7), vocab padded on tensor\n recompute full\n}\n");
+    equal(LLAMA, "plan p {\n mesh tensor = 3\n head padded, ffn padded, vocab uneven(1, 2, 8) on tensor\n}\n");
+    Built b = build(LLAMA, "plan p {\n mesh tensor = 2\n ffn uneven(12, 1) on tensor\n}\n", NULL);
+    for (int i = 0; i < b.program->buffers.n; i++) { /* room for the largest part, on each rank */
+        const Buffer *buffer = b.program->buffers.at[i];
+        if (buffer->tensor && strcmp(buffer->tensor->name, "layers.gated_mlp.up") == 0) assert_int_equal(buffer->bytes, 2 * 8 * 12 * 4);
+    }
+    session_free(b.s);
+}
+
+static void test_uneven_index(void **state) {
+    (void)state;
+    static const int64_t parts[] = {3, 0, 2};
+    Dim dim = {.size = 9, .unpadded = 5, .parts = parts, .n_parts = 3};
+    static const int64_t index[] = {0, 1, 2, 5, 5, 5, 3, 4, 5};
+    for (int i = 0; i < 9; i++) assert_int_equal(dim_index(&dim, i), index[i]);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_nested), cmocka_unit_test(test_groups), cmocka_unit_test(test_groups_with_others),
                                        cmocka_unit_test(test_keeping), cmocka_unit_test(test_keeping_with_others), cmocka_unit_test(test_ranges),
-                                       cmocka_unit_test(test_calls), cmocka_unit_test(test_stored_parts)};
+                                       cmocka_unit_test(test_calls), cmocka_unit_test(test_stored_parts),
+                                       cmocka_unit_test(test_uneven), cmocka_unit_test(test_uneven_index)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

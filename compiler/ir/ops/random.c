@@ -52,7 +52,7 @@ static void eval_random(EvalContext *context, const Node *node, const Array *con
     int64_t at = 0;
     do {
         int64_t logical[MAX_RANK];
-        for (int d = 0; d < node->shape.n; d++) logical[d] = start[d] + index[d];
+        for (int d = 0; d < node->shape.n; d++) logical[d] = dim_index(node->shape.dims[d], start[d] + index[d]);
         uint32_t row, column;
         place(node, logical, &row, &column);
         out->at[at++] = draw(key, row, column);

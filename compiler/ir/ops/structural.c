@@ -134,7 +134,7 @@ static void eval_vector(EvalContext *context, const Node *node, const Array *con
 static void eval_ramp(EvalContext *context, const Node *node, const Array *const *in, Array *const *out) {
     (void)in;
     int64_t start = eval_offset(context, node, node->shape.dims[0]);
-    for (int64_t i = 0; i < out[0]->n; i++) out[0]->at[i] = (double)(start + i);
+    for (int64_t i = 0; i < out[0]->n; i++) out[0]->at[i] = (double)dim_index(node->shape.dims[0], start + i);
 }
 
 static void eval_layer_index(EvalContext *context, const Node *node, const Array *const *in, Array *const *out) {
