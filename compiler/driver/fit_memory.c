@@ -2,15 +2,16 @@
  *
  * In: a plan, and a function that builds it to addresses, so every number here is that of a program, not an estimate.
  * Out: the built plan, with the largest micro-batch that fits where none is stated; or P0601, with what the memory is
- * for and what would save how much, found by building each alternative. A rank has the usable memory of its GPU; on
- * this machine, its share. */
+ * for and what would save how much, found by building alternatives, at most MOST_TRIALS of them. What is only tried is
+ * built in a session of its own, so that its memory is given back and its complaints are not the user's. A rank has the
+ * usable memory of its GPU; on this machine, its share. */
 #include "driver/fit_memory.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <unistd.h>
 
-enum { MOST_WORDS = 3, MOST_WAYS = 5 };
+enum { MOST_WORDS = 3, MOST_WAYS = 5, MOST_TRIALS = 8 };
 
 /* ---- what a rank has --------------------------------------------------------------------------------------------- */
 
@@ -94,6 +95,19 @@ static const Plan *with_microbatch(const Fit *fit, const Plan *plan, int64_t mic
     return sized;
 }
 
+/* What a rank would need under this plan; NAN when it cannot be built. */
+static double need_when(const Fit *fit, const Plan *plan) {
+    Session trial = *fit->s; /* with its names and files */
+    trial.arena = arena_new();
+    trial.diags.at = NULL, trial.diags.n = trial.diags.cap = 0;
+    trial.reported = (Map){0};
+    memset(trial.counts, 0, sizeof trial.counts);
+    const ProgramFacts *facts = fit->build(fit->context, &trial, plan);
+    double need = facts ? need_of(fit, facts) : NAN;
+    arena_free(trial.arena);
+    return need;
+}
+
 /* The next smaller divisor; 0 when there is none. */
 static int64_t next_divisor(int64_t n, int64_t below) {
     for (int64_t d = below - 1; d > 0; d--)
@@ -109,21 +123,17 @@ static ProgramFacts *largest_that_fits(const Fit *fit, double limit) {
     int64_t batch = rank_batch(fit);
     VEC(int64_t) divisors = {0}; /* falling */
     for (int64_t d = batch; d > 0; d = next_divisor(batch, d)) vec_push(fit->s->arena, &divisors, d);
-    ProgramFacts *best = fit->build(fit->context, with_microbatch(fit, fit->plan, batch));
+    ProgramFacts *best = fit->build(fit->context, fit->s, with_microbatch(fit, fit->plan, batch));
     if (!best || isnan(limit) || need_of(fit, best) <= limit) return best;
     int low = 1, high = divisors.n - 1; /* the answer is in [low, high], or is the last, which may not fit either */
-    best = NULL;
     while (low < high) {
         int middle = (low + high) / 2;
-        ProgramFacts *facts = fit->build(fit->context, with_microbatch(fit, fit->plan, divisors.at[middle]));
-        if (!facts) return NULL;
-        if (need_of(fit, facts) <= limit)
-            high = middle, best = facts;
+        if (need_when(fit, with_microbatch(fit, fit->plan, divisors.at[middle])) <= limit)
+            high = middle;
         else
             low = middle + 1;
     }
-    if (best && best->plan->microbatch == divisors.at[high]) return best;
-    return fit->build(fit->context, with_microbatch(fit, fit->plan, divisors.at[divisors.n > 1 ? high : 0]));
+    return fit->build(fit->context, fit->s, with_microbatch(fit, fit->plan, divisors.at[divisors.n > 1 ? high : 0]));
 }
 
 static void report_choice(const Fit *fit, const ProgramFacts *facts) {
@@ -145,12 +155,13 @@ typedef struct Refusal {
     const Fit *fit;
     const Plan *plan; /* with its micro-batch */
     double need;
+    int trials;
     VEC(WayOut) ways;
 } Refusal;
 
 static void try_plan(Refusal *r, const Plan *plan, const char *text) {
-    const ProgramFacts *facts = r->fit->build(r->fit->context, plan);
-    double saves = facts ? r->need - need_of(r->fit, facts) : 0;
+    if (r->trials++ >= MOST_TRIALS) return;
+    double saves = r->need - need_when(r->fit, plan);
     if (saves > 0.02 * r->need) vec_push(r->fit->s->arena, &r->ways, (WayOut){text, saves});
 }
 
@@ -208,7 +219,13 @@ static void try_calls(Refusal *r) {
             try_recompute(r, word);
         }
     }
-    if (n) try_recompute(r, intern(s->names, "full"));
+}
+
+static void try_microbatch(Refusal *r) {
+    const Fit *fit = r->fit;
+    int64_t batch = rank_batch(fit), less = next_divisor(batch, r->plan->microbatch ? r->plan->microbatch : batch);
+    if (!less) return;
+    try_plan(r, with_microbatch(fit, r->plan, less), arena_printf(fit->s->arena, "`microbatch %lld`", (long long)less));
 }
 
 static void add_part(Text *text, const char *what, double bytes, double unit) {
@@ -258,11 +275,10 @@ static void refuse(const Fit *fit, const ProgramFacts *facts, double limit) {
     const Gpu *gpu = smallest_gpu(fit->plan);
     int64_t ranks = mesh_ranks(&fit->plan->mesh);
     const char *share = ranks == 1 ? has : arena_printf(s->arena, "%s for each of %lld ranks", has, (long long)ranks);
+    try_microbatch(&r); /* first what usually saves most */
+    if (!r.plan->recompute.n) try_recompute(&r, intern(s->names, "full"));
     try_storage(&r);
     try_calls(&r);
-    int64_t less = next_divisor(rank_batch(fit), r.plan->microbatch ? r.plan->microbatch : rank_batch(fit));
-    if (less)
-        try_plan(&r, with_microbatch(fit, r.plan, less), arena_printf(s->arena, "`microbatch %lld`", (long long)less));
     if (r.ways.n) qsort(r.ways.at, (size_t)r.ways.n, sizeof *r.ways.at, by_saving);
     Diag *d = gpu ? diag_error(s, "P0601", fit->plan->span, "%s needs %s, and %s %s has %s usable", who, need,
                                article(plain_name(gpu->name)), plain_name(gpu->name), has)
@@ -283,7 +299,7 @@ static void refuse(const Fit *fit, const ProgramFacts *facts, double limit) {
 ProgramFacts *fit_memory(const Fit *fit) {
     bool chosen = fit->plan->microbatch == 0;
     double limit = limit_of(fit, !chosen);
-    ProgramFacts *facts = chosen ? largest_that_fits(fit, limit) : fit->build(fit->context, fit->plan);
+    ProgramFacts *facts = chosen ? largest_that_fits(fit, limit) : fit->build(fit->context, fit->s, fit->plan);
     if (!facts) return NULL;
     if (!isnan(limit) && need_of(fit, facts) > limit) {
         double ever = limit_of(fit, true); /* a busy machine is no reason to refuse */

@@ -4,7 +4,8 @@
 
 #include "codegen/program_to_json.h"
 
-typedef ProgramFacts *FitBuild(void *context, const Plan *plan); /* to addresses; NULL after diagnostics */
+/* To addresses, in this session's arena; NULL after diagnostics. */
+typedef ProgramFacts *FitBuild(void *context, Session *s, const Plan *plan);
 
 typedef struct Fit {
     Session *s;

@@ -10,6 +10,7 @@
 
 #include "codegen/api.h"
 #include "driver/fit_memory.h"
+#include "driver/stats.h"
 #include "graph/narrow.h"
 #include "graph/stages.h"
 #include "kernels/kernels.h"
@@ -194,8 +195,8 @@ static void print_step(const Step *step, Text *out) {
 }
 
 static bool known_stage(Session *s, const Options *options) {
-    static const char *const stages[] = {"ast",     "model",  "graph", "step", "roles", "schedule",
-                                         "kernels", "memory", "json",  "llvm", "asm",   "ptx"};
+    static const char *const stages[] = {"ast",    "model", "graph", "step", "roles", "schedule", "kernels",
+                                         "memory", "stats", "json",  "llvm", "asm",   "ptx"};
     if (!options->emit) return true;
     Name names[16];
     int n = 0;
@@ -208,7 +209,7 @@ static bool known_stage(Session *s, const Options *options) {
     if (near)
         diag_help(d, "did you mean `%s`?", near);
     else
-        diag_help(d, "stages: ast model graph step roles schedule kernels memory json llvm asm ptx");
+        diag_help(d, "stages: ast model graph step roles schedule kernels memory stats json llvm asm ptx");
     return false;
 }
 
@@ -273,7 +274,6 @@ const char *pipeline_default_output(Session *s, const char *file) {
 }
 
 typedef struct Build {
-    Session *s;
     const Options *options;
     const Front *front;
 } Build;
@@ -289,9 +289,8 @@ static void note_batch_axes(ProgramFacts *facts, const RoleProgram *role) {
 }
 
 /* Role programs with addresses, for one plan. NULL after diagnostics. */
-static ProgramFacts *build_plan(void *context, const Plan *plan) {
+static ProgramFacts *build_plan(void *context, Session *s, const Plan *plan) {
     const Build *build = context;
-    Session *s = build->s;
     const Options *options = build->options;
     const Front *front = build->front;
     ProgramFacts *facts = NEW(s->arena, ProgramFacts);
@@ -335,9 +334,9 @@ static ProgramFacts *build_plan(void *context, const Plan *plan) {
 
 /* The same for a plan that fits its memory. */
 static ProgramFacts *plan_to_memory(Session *s, const Options *options, const Front *front, const Plan *plan) {
-    Build build = {s, options, front};
+    Build build = {options, front};
     if (options->schedule && !plan->microbatch)
-        return build_plan(&build, plan); /* it says how many micro-batches there are */
+        return build_plan(&build, s, plan); /* it says how many micro-batches there are */
     Fit fit = {.s = s,
                .plan = plan,
                .model = front->model,
@@ -409,6 +408,8 @@ int pipeline_build(Session *s, const Options *options) {
         for (int i = 0; i < facts->n_roles; i++) kernels_print(facts->roles[i], &text);
     else if (emits(options, "memory"))
         for (int i = 0; i < facts->n_roles; i++) memory_print(facts->roles[i], &text);
+    else if (emits(options, "stats"))
+        stats_print(s, front.model, facts, &text);
     else if (emits(options, "json")) {
         const CodegenApi *api = load_codegen(s);
         if (!api) return 3;

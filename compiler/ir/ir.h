@@ -74,12 +74,14 @@ typedef enum ShardLayout { LAYOUT_BLOCK, LAYOUT_BALANCED, LAYOUT_TABLE, LAYOUT_F
 
 /* What a rank holds of a value, as seen along one mesh axis. */
 typedef struct AxisType {
-    AxisKind kind;
-    ReduceKind reduce;  /* of AXIS_PARTIAL */
-    ShardLayout layout; /* of AXIS_SHARDED */
-    Dim *dim;           /* of AXIS_SHARDED; NULL for LAYOUT_FLAT: the flat range of the elements */
-    uint64_t stages;    /* of AXIS_AT: a bit for each stage */
-} AxisType;
+    AxisKind kind : 8;
+    ReduceKind reduce : 8;  /* of AXIS_PARTIAL */
+    ShardLayout layout : 8; /* of AXIS_SHARDED */
+    union {
+        Dim *dim;        /* of AXIS_SHARDED; NULL for LAYOUT_FLAT: the flat range of the elements */
+        uint64_t stages; /* of AXIS_AT: a bit for each stage */
+    };
+} AxisType; /* small: every node has MAX_MESH of them */
 
 bool axis_type_equal(AxisType a, AxisType b);
 const char *axis_type_text(Arena *arena, AxisType type); /* "replicated", "sharded(head)", "partial(sum)" */

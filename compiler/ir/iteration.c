@@ -53,6 +53,7 @@ static const char *read_term(const OpInfo *info, const char *at, Term *term) {
 }
 
 static const char *read_operand(const OpInfo *info, const char *at, OperandSpec *operand) {
+    operand->n = 0, operand->joint = operand->single = false;
     for (at = skip_blanks(at); *at && *at != ',' && strncmp(at, "->", 2) != 0; at = skip_blanks(at)) {
         if (*at == '~')
             operand->joint = true, at++;
@@ -66,20 +67,19 @@ static const char *read_operand(const OpInfo *info, const char *at, OperandSpec 
     return at;
 }
 
-static DimSpec read_dims(const OpInfo *info) {
-    DimSpec spec = {.n_in = 0};
+static void read_dims(const OpInfo *info, DimSpec *spec) {
+    spec->n_in = spec->n_out = 0; /* of the operands only those are set that there are */
     const char *at = skip_blanks(info->dims);
     while (strncmp(at, "->", 2) != 0) {
-        CHECK(spec.n_in < MAX_OPERANDS && *at);
-        at = read_operand(info, at, &spec.in[spec.n_in++]);
+        CHECK(spec->n_in < MAX_OPERANDS && *at);
+        at = read_operand(info, at, &spec->in[spec->n_in++]);
         if (*at == ',') at++;
     }
     at += 2;
     do {
-        CHECK(spec.n_out < MAX_OPERANDS);
-        at = read_operand(info, at, &spec.out[spec.n_out++]);
+        CHECK(spec->n_out < MAX_OPERANDS);
+        at = read_operand(info, at, &spec->out[spec->n_out++]);
     } while (*at++ == ',');
-    return spec;
 }
 
 /* The description of operand i: the last one stands for all that follow (variadic operators). */
@@ -140,7 +140,8 @@ Iteration op_iteration(const Node *node) {
     Iteration iteration = {.n = 0};
     const OpInfo *info = op_info(node);
     if (!info->dims) return iteration;
-    DimSpec spec = read_dims(info);
+    DimSpec spec;
+    read_dims(info, &spec);
     for (int i = 0; i < node->n_in; i++) {
         const OperandSpec *operand = operand_spec(&spec, i);
         if (i < 32 && operand->joint) iteration.joint |= 1u << i;
@@ -260,7 +261,8 @@ static bool check_floats(Graph *graph, const Node *node) {
 
 bool op_infer_shapes(Graph *graph, Node *node) {
     const OpInfo *info = op_info(node);
-    DimSpec spec = read_dims(info);
+    DimSpec spec;
+    read_dims(info, &spec);
     if (!check_letters(graph, node, &spec) || !check_floats(graph, node)) return false;
     if (!reduces(&spec) && node->n_in > 1 && !check_containment(graph, node, &spec)) return false;
     DType dtype = node->n_in ? node->in[0]->dtype : DT_F32;
@@ -284,21 +286,25 @@ bool op_infer_shapes(Graph *graph, Node *node) {
 
 /* ---- cost -------------------------------------------------------------------------------------------------------- */
 
-double op_flops(const Node *node) {
+double op_flops_over(const Node *node, const Iteration *iteration) {
     const OpInfo *info = op_info(node);
+    if (info->lower == LOWER_NONE || info->lower == LOWER_VIEW || info->lower == LOWER_COLLECTIVE) return 0;
+    double points = info->flops != 0 ? info->flops : 1;
+    for (int i = 0; i < iteration->n; i++) {
+        /* One row of an indexed dimension is touched for each index, not all of them. */
+        if (iteration->letters[i].kind != LETTER_INDEXED) points *= (double)iteration->letters[i].dim->size;
+    }
+    return points;
+}
+
+double op_flops(const Node *node) {
     if (node->op == OP_REPEAT) {
         double total = 0;
         for (int i = 0; i < node->region->nodes.n; i++) total += op_flops(node->region->nodes.at[i]);
         return total * (double)node->region->dim->size;
     }
-    if (info->lower == LOWER_NONE || info->lower == LOWER_VIEW || info->lower == LOWER_COLLECTIVE) return 0;
     Iteration iteration = op_iteration(node);
-    double points = info->flops != 0 ? info->flops : 1;
-    for (int i = 0; i < iteration.n; i++) {
-        /* One row of an indexed dimension is touched for each index, not all of them. */
-        if (iteration.letters[i].kind != LETTER_INDEXED) points *= (double)iteration.letters[i].dim->size;
-    }
-    return points;
+    return op_flops_over(node, &iteration);
 }
 
 static double value_bytes(DType dtype, const Shape *shape) {

@@ -160,8 +160,9 @@ bool op_infer_shapes(Graph *graph, Node *node);
 Dim *view_result_dim(const Node *view, Dim *in);
 /* Whether the operator accepts its inputs' types on this mesh axis for the type that the node has. */
 bool op_types_fit(const Node *node, int axis);
-double op_flops(const Node *node); /* global */
-double op_bytes(const Node *node); /* read and written, global, without fusion */
+double op_flops(const Node *node);                                  /* global */
+double op_flops_over(const Node *node, const Iteration *iteration); /* of no repeat */
+double op_bytes(const Node *node);                                  /* read and written, global, without fusion */
 
 /* Which dimensions of an attend or attend_grad node play which part (ir/ops/attend.c). `batch`: all others. */
 typedef struct AttendParts {

@@ -25,7 +25,7 @@ struct Unit {
     Shape reduced;    /* its inner dimensions; empty: elementwise */
     bool merged;      /* swallowed by another */
     bool done;
-    int mark;
+    int mark, seen; /* stamps of walks over units */
 };
 
 /* What the lowering knows of a node's value; Node.mark points to it. */
@@ -42,7 +42,8 @@ typedef struct Value {
     Location place;
     Location *outs; /* of tuple nodes: a place for each result; has_outs marks those given beforehand */
     bool *has_outs, *outs_accumulate, *outs_saved;
-    int uses_left; /* units that have still to read it */
+    int uses_left;             /* units that have still to read it */
+    VEC(const Node *) readers; /* while units are made: nodes of its region's units that read it */
 } Value;
 
 typedef struct Lowering {
@@ -59,6 +60,7 @@ typedef struct Lowering {
     int flights;        /* micro-batches in flight: copies of saved buffers */
     bool entry_drains;  /* waits are for all messages */
     int names;          /* for symbol names */
+    int stamp;          /* of walks over units, of both halves: see Unit.mark */
     Map *tensors;       /* Tensor name -> Buffer */
     Map carries;        /* repeat node -> memory of its carries */
 } Lowering;

@@ -27,7 +27,6 @@ typedef struct Fusion {
     Region *region;
     bool backward;
     UnitList units;
-    int stamp;
 } Fusion;
 
 static Unit *unit_of(const Node *node) {
@@ -35,29 +34,28 @@ static Unit *unit_of(const Node *node) {
     return value ? value->unit : NULL;
 }
 
-/* Whether `from` has to run after a unit marked with the stamp. */
-static bool depends_on_marked(Fusion *f, const Unit *from, Map *seen) {
-    if (map_get(seen, from)) return false;
-    map_put(f->l->arena, seen, from, (void *)from);
+/* Whether `from` has to run after a unit marked with the stamp. Units seen under this stamp are not looked at again. */
+static bool depends_on_marked(const Fusion *f, Unit *from) {
+    if (from->seen == f->l->stamp) return false;
+    from->seen = f->l->stamp;
     for (int i = 0; i < from->nodes.n; i++)
         for (int k = 0; k < from->nodes.at[i]->n_in; k++) {
             Unit *unit = unit_of(from->nodes.at[i]->in[k]);
             if (!unit || unit == from) continue;
-            if (unit->mark == f->stamp || depends_on_marked(f, unit, seen)) return true;
+            if (unit->mark == f->l->stamp || depends_on_marked(f, unit)) return true;
         }
     return false;
 }
 
 /* Whether the units marked with the stamp, and `node`, can become one kernel: nothing in between may depend on them. */
-static bool can_merge(Fusion *f, Unit *const *units, int n, const Node *node) {
-    Map seen = {0};
+static bool can_merge(const Fusion *f, Unit *const *units, int n, const Node *node) {
     for (int u = 0; u <= n; u++) {
         const NodeList *nodes = u < n ? &units[u]->nodes : NULL;
         for (int i = 0; i < (nodes ? nodes->n : 1); i++) {
             const Node *member = nodes ? nodes->at[i] : node;
             for (int k = 0; k < member->n_in; k++) {
                 Unit *unit = unit_of(member->in[k]);
-                if (unit && unit->mark != f->stamp && depends_on_marked(f, unit, &seen)) return false;
+                if (unit && unit->mark != f->l->stamp && depends_on_marked(f, unit)) return false;
             }
         }
     }
@@ -150,8 +148,8 @@ static void place_loop_node(Fusion *f, Node *node) {
         for (int i = 0; i < n; i++) known |= joined[i] == unit, apart |= !same_space(f->l, joined[i], unit);
         if (known || apart) continue;
         joined[n++] = unit;
-        f->stamp++;
-        for (int i = 0; i < n; i++) joined[i]->mark = f->stamp;
+        f->l->stamp++;
+        for (int i = 0; i < n; i++) joined[i]->mark = f->l->stamp;
         if (!can_merge(f, joined, n, node)) n--;
     }
     if (n == 0) {
@@ -174,22 +172,48 @@ static void count_use(const Node *operand, const Unit *reader) {
     if (value && value->unit != reader && reader->kind != UNIT_LOOP) value->stored = true;
 }
 
-/* Readers of a node outside its unit. */
-static Uses uses_of(const Fusion *f, const Node *node) {
-    Uses uses = {0};
-    const Unit *own = value_of(node)->unit;
+/* For each value of the region, the nodes of units that read it. */
+static void list_readers(Fusion *f) {
+    for (int i = 0; i < f->region->nodes.n; i++) {
+        Value *value = f->region->nodes.at[i]->mark;
+        if (value) value->readers.n = 0; /* they were those of the other half */
+    }
     for (int u = 0; u < f->units.n; u++) {
-        const Unit *unit = f->units.at[u];
-        if (unit->merged || unit == own) continue;
-        bool reads = false;
-        for (int i = 0; i < unit->nodes.n && !reads; i++)
-            for (int k = 0; k < unit->nodes.at[i]->n_in; k++) reads |= unit->nodes.at[i]->in[k] == node;
-        if (reads && unit->kind == UNIT_LOOP)
+        const NodeList *nodes = &f->units.at[u]->nodes;
+        for (int i = 0; i < nodes->n; i++)
+            for (int k = 0; k < nodes->at[i]->n_in; k++) {
+                Value *value = nodes->at[i]->in[k]->mark;
+                if (value) vec_push(f->l->arena, &value->readers, nodes->at[i]);
+            }
+    }
+}
+
+/* Readers of a value outside its unit. */
+static Uses uses_of(Fusion *f, const Value *value) {
+    Uses uses = {0};
+    f->l->stamp++;
+    for (int i = 0; i < value->readers.n; i++) {
+        Unit *unit = unit_of(value->readers.at[i]);
+        if (!unit || unit == value->unit || unit->seen == f->l->stamp) continue; /* no unit: it was inlined */
+        unit->seen = f->l->stamp;
+        if (unit->kind == UNIT_LOOP)
             uses.loops++;
-        else if (reads)
+        else
             uses.others++;
     }
     return uses;
+}
+
+/* Whether every reader runs over all the value's dimensions. */
+static bool readers_cover(const Fusion *f, const Value *value) {
+    for (int i = 0; i < value->readers.n; i++) {
+        const Unit *unit = unit_of(value->readers.at[i]);
+        if (unit && unit != value->unit &&
+            !(unit->kind == UNIT_LOOP && shape_contains(&unit->domain, &value->node->shape) &&
+              same_parts(f->l, unit->like, value->node)))
+            return false;
+    }
+    return true;
 }
 
 /* Distinct stored values that computing this one reads, through what is inlined; `work` adds up its operators. */
@@ -210,17 +234,8 @@ static void count_leaves(const Node *node, Map *leaves, Arena *arena, double *wo
 static void decide_inline(Fusion *f, Node *node) {
     Value *value = value_of(node);
     if (op_info(node)->lower != LOWER_MAP || value->stored || value->generator) return;
-    Uses uses = uses_of(f, node);
-    if (uses.loops == 0 || uses.others) return;
-    for (int u = 0; u < f->units.n; u++) { /* every reader must run over all its dimensions */
-        const Unit *unit = f->units.at[u];
-        for (int i = 0; i < unit->nodes.n; i++)
-            for (int k = 0; k < unit->nodes.at[i]->n_in; k++)
-                if (unit->nodes.at[i]->in[k] == node && unit != value->unit &&
-                    !(shape_contains(&unit->domain, &node->shape) && unit->kind == UNIT_LOOP &&
-                      same_parts(f->l, unit->like, node)))
-                    return;
-    }
+    Uses uses = uses_of(f, value);
+    if (uses.loops == 0 || uses.others || !readers_cover(f, value)) return;
     Map leaves = {0};
     double work = 0;
     count_leaves(node, &leaves, f->l->arena, &work);
@@ -301,6 +316,7 @@ UnitList region_to_units(Lowering *l, Region *region, bool backward) {
             unit_add(&f, unit_new(&f, UNIT_NODE, node), node);
     }
     mark_stored(&f);
+    list_readers(&f);
     for (int i = region->nodes.n - 1; i >= 0; i--) {
         Node *node = region->nodes.at[i];
         if (node->mark && value_of(node)->unit && node_in_loop(node) && !value_of(node)->saved) decide_inline(&f, node);

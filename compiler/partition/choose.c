@@ -94,7 +94,7 @@ static bool divides(const Choices *c, const AxisType *type, int axis, const Dim 
  * result of operands that lie as they are wanted counts nothing: it stays partial until a use needs it, and a gradient
  * that adds up over micro-batches is then joined once a step. */
 static void weigh(const Choices *c, const Node *node, int axis, bool cut, Way *way) {
-    double n = (double)c->layout->mesh.axes[axis].size, work = op_flops(node) * bytes_for_flop / (cut ? n : 1);
+    double n = (double)c->layout->mesh.axes[axis].size, work = c->flops * bytes_for_flop / (cut ? n : 1);
     way->cost = 0;
     for (int i = 0; i < node->n_in; i++) way->cost += convert_cost(c, node->in[i], axis, way->in[i]);
     bool free = (way->cost == 0 && way->out.kind == AXIS_PARTIAL) || type_is_flat(way->out);
@@ -271,7 +271,7 @@ static void choose_sum(Choices *c, Node *node, int axis) {
     node->type[axis] = replicated;
 }
 
-static void choose_axis(Choices *c, Node *node, int axis) {
+static void choose_axis(Choices *c, Node *node, const Iteration *space, int axis) {
     if (op_info(node)->lower == LOWER_COLLECTIVE) {
         choose_sum(c, node, axis);
         return;
@@ -280,13 +280,12 @@ static void choose_axis(Choices *c, Node *node, int axis) {
         choose_view(c, node, axis);
         return;
     }
-    Iteration space = op_iteration(node);
     Way best = {.out = replicated};
     CHECK(node->n_in <= 16);
     weigh(c, node, axis, false, &best);
-    for (int i = 0; i < space.n; i++) try_letter(c, node, axis, &space.letters[i], &best);
-    try_partial(c, node, axis, &space, &best);
-    try_flat(c, node, axis, &space, &best);
+    for (int i = 0; i < space->n; i++) try_letter(c, node, axis, &space->letters[i], &best);
+    try_partial(c, node, axis, space, &best);
+    try_flat(c, node, axis, space, &best);
     if (c->layout->axes[axis].attention && op_info(node)->lower == LOWER_ATTEND && best.out.kind != AXIS_SHARDED)
         refuse_way(c, node, axis);
     NodeChoice *choice = choice_of(c, node);
@@ -355,8 +354,11 @@ void choose_region(Choices *c, Region *region) {
             copy_types(node->type, node->in[0]->outs[node_attr(node, "index")->integer].type), choice_of(c, node);
         else if (node->op == OP_REPEAT)
             choose_repeat(c, node);
-        else
-            for (int a = 0; a < c->layout->mesh.n; a++) choose_axis(c, node, a);
+        else {
+            Iteration space = op_iteration(node);
+            c->flops = op_flops_over(node, &space);
+            for (int a = 0; a < c->layout->mesh.n; a++) choose_axis(c, node, &space, a);
+        }
         if (node->op == OP_RESULT) copy_types(choice_of(c, node)->need, node->type);
         const Tensor *tensor = node->op == OP_INPUT ? node->tensor : NULL;
         if (tensor && tensor->class == CLASS_STAGE && tensor->of) tensor = tensor->of; /* its gathered copy */

@@ -19,7 +19,8 @@ typedef struct Choices {
     Arena *arena;
     Session *session;
     const Layout *layout;
-    Map of; /* Node -> NodeChoice */
+    Map of;       /* Node -> NodeChoice */
+    double flops; /* of the node that is chosen */
     VEC(Made) made;
     Map weights; /* nodes that are weights, or a layer's slice, another view or precision of one */
     Map stacked; /* repeat node -> AxisType *: wanted types of its results, MAX_MESH each; only cuts count */

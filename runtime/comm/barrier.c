@@ -1,5 +1,7 @@
-/* Groups and barriers. A waiting rank first spins, then yields, then sleeps on a futex in short turns, looking at each
- * turn whether the job was given up and whether the others are overdue. */
+/* Groups and barriers. A waiting rank first spins, then gives its core to who wants it, then sleeps on a futex in short
+ * turns, looking at each turn whether the job was given up and whether the others are overdue. Spinning is short: when
+ * the one it waits for has no core, every pause delays it, and where nobody else wants the core a yield returns at
+ * once. */
 #include "comm/comm.h"
 
 #include "core/util.h"
@@ -11,6 +13,8 @@
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
+
+static const double YIELDING = 200e-6; /* seconds; to sleep and to be woken costs some tens of microseconds */
 
 PrtGroup prt_group(const PrtRank *rank, int axis) {
     if (axis == PRT_WORLD) {
@@ -38,6 +42,13 @@ static inline void pause_core(void) {
 #endif
 }
 
+int prt_describe_rank(const PrtJob *job, int number, char *text, size_t size) {
+    const PrtStatus *status = &job->status[number];
+    const char *doing = atomic_load(&status->doing), *where = atomic_load(&status->where);
+    return snprintf(text, size, "rank %d (step %lld, %s%s%s)", number, (long long)atomic_load(&status->step),
+                    doing ? doing : "starting", where ? ", in " : "", where ? where : "");
+}
+
 /* "rank 1 (in F of micro-batch 2, step 7), rank 3 (...)" of those that have not come. */
 static void name_missing(const PrtJob *job, const PrtGroup *group, unsigned long long phase, char *text, size_t size) {
     size_t at = 0;
@@ -45,12 +56,8 @@ static void name_missing(const PrtJob *job, const PrtGroup *group, unsigned long
     for (int j = 0; j < group->size && at + 1 < size; j++) {
         int other = group->first + j * group->stride;
         if (atomic_load(&job->slots[group->slot * job->n_ranks + other].phase) >= phase) continue;
-        const PrtStatus *status = &job->status[other];
-        const char *doing = atomic_load(&status->doing), *where = atomic_load(&status->where);
-        int n = snprintf(text + at, size - at, "%srank %d (step %lld, %s%s%s)", at ? ", " : "", other,
-                         (long long)atomic_load(&status->step), doing ? doing : "starting", where ? ", in " : "",
-                         where ? where : "");
-        at += n > 0 ? (size_t)n : 0;
+        if (at) at += (size_t)snprintf(text + at, size - at, ", ");
+        if (at < size) at += (size_t)prt_describe_rank(job, other, text + at, size - at);
     }
 }
 
@@ -68,12 +75,12 @@ bool prt_wait_change(PrtRank *rank, atomic_uint *word, atomic_uint *waiting, uns
         if (atomic_load_explicit(word, memory_order_acquire) != value) return true;
         pause_core();
     }
-    for (int i = 0; i < 64; i++) {
+    double start = prt_now();
+    for (int i = 0; i % 16 || prt_now() - start < YIELDING; i++) {
         if (atomic_load_explicit(word, memory_order_acquire) != value) return true;
-        if (atomic_load(&job->abort)) prt_leave(rank, PRT_EXIT_ABORTED);
+        if (atomic_load_explicit(&job->abort, memory_order_relaxed)) prt_leave(rank, PRT_EXIT_ABORTED);
         sched_yield();
     }
-    double start = prt_now();
     atomic_fetch_add(waiting, 1);
     while (atomic_load(word) == value) {
         bool late = prt_now() - start > job->timeout;

@@ -27,9 +27,6 @@ typedef struct PrtGroup {
 bool prt_wait_change(PrtRank *rank, atomic_uint *word, atomic_uint *waiting, unsigned value);
 void prt_change(atomic_uint *word, atomic_uint *waiting, unsigned value);
 
-/* prt_collective, when nothing else is in flight on the axis. */
-void prt_collective_now(PrtRank *rank, const PrtCollective *c, const void *in, void *out);
-
 PrtGroup prt_group(const PrtRank *rank, int axis);
 /* Returns when all ranks of the group have called it. `where` is for messages. */
 void prt_barrier(PrtRank *rank, int axis, const char *where);
@@ -39,5 +36,12 @@ int prt_show(PrtRank *rank, int64_t number, const char *where);
 int64_t prt_shown(const PrtRank *rank, int turn, int from);
 int64_t prt_vote(PrtRank *rank, int64_t number, const char *where);   /* the largest of the ranks' numbers */
 int64_t prt_decide(PrtRank *rank, int64_t number, const char *where); /* that of rank 0 */
+
+/* Checks the collective; true: the group is this rank alone, and it is done. */
+bool prt_collective_alone(PrtRank *rank, const PrtCollective *c, const void *in, void *out);
+/* This rank's share of what all ranks of the group have announced under the number. `posts`: of the axis, by rank. */
+void prt_flight_move(PrtRank *rank, const PrtGroup *group, PrtPosts *posts, unsigned number);
+/* "rank 1 (step 7, F, in ...)", for messages; returns the characters. */
+int prt_describe_rank(const PrtJob *job, int number, char *text, size_t size);
 
 #endif

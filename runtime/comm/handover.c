@@ -29,10 +29,11 @@ static void wait_change(PrtRank *rank, atomic_uint *word, atomic_uint *waiting, 
 static void receive(PrtRank *rank, PrtChannel *channel, const PrtHandover *h, void *data) {
     unsigned taken = atomic_load(&channel->taken);
     wait_change(rank, &channel->posted, &channel->posted_waiting, taken, h);
-    if (channel->bytes != h->bytes)
-        prt_fail(rank, "%s: rank %d sent %lld bytes, %lld are expected", h->where, peer_of(rank, h),
-                 (long long)channel->bytes, (long long)h->bytes);
-    memcpy(data, channel->data[taken % PRT_CHANNEL_DEPTH], (size_t)h->bytes);
+    int64_t sent = channel->messages[taken % PRT_CHANNEL_DEPTH].bytes;
+    if (sent != h->bytes)
+        prt_fail(rank, "%s: rank %d sent %lld bytes, %lld are expected", h->where, peer_of(rank, h), (long long)sent,
+                 (long long)h->bytes);
+    memcpy(data, channel->messages[taken % PRT_CHANNEL_DEPTH].data, (size_t)h->bytes);
     prt_change(&channel->taken, &channel->taken_waiting, taken + 1);
 }
 
@@ -61,7 +62,7 @@ void prt_handover(PrtRank *rank, const PrtHandover *h, void *data) {
     }
     unsigned posted = wait_room(rank, channel, h);
     if (h->kind == PRT_WAIT) return;
-    channel->data[posted % PRT_CHANNEL_DEPTH] = data;
-    channel->bytes = h->bytes;
+    channel->messages[posted % PRT_CHANNEL_DEPTH].data = data;
+    channel->messages[posted % PRT_CHANNEL_DEPTH].bytes = h->bytes;
     prt_change(&channel->posted, &channel->posted_waiting, posted + 1);
 }

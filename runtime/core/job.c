@@ -11,6 +11,7 @@ int64_t prt_job_bytes(int n_ranks, int n_axes) {
     size_t groups = (size_t)n_ranks * (size_t)(n_axes + 1);
     size_t bytes = (sizeof(PrtJob) + 63) / 64 * 64;
     bytes += (size_t)n_ranks * sizeof(PrtStatus) + groups * (sizeof(PrtBarrier) + sizeof(PrtSlot));
+    bytes += (size_t)n_ranks * (size_t)n_axes * sizeof(PrtPosts);
     return (int64_t)((bytes + 4095) / 4096 * 4096);
 }
 
@@ -21,14 +22,19 @@ PrtJob *prt_job_init(void *memory, int n_ranks, int n_axes) {
     job->n_ranks = n_ranks;
     job->n_axes = n_axes;
     job->timeout = 600;
-    job->spin = 2000;
+    job->spin = prt_job_spin(1, 1);
     job->status = (PrtStatus *)(void *)at;
     at += (size_t)n_ranks * sizeof(PrtStatus);
     job->barriers = (PrtBarrier *)(void *)at;
     at += groups * sizeof(PrtBarrier);
     job->slots = (PrtSlot *)(void *)at;
+    at += groups * sizeof(PrtSlot);
+    job->posts = (PrtPosts *)(void *)at;
     return job;
 }
+
+/* Where each thread has a core, the others are about to come; else one of them waits for this core. */
+int prt_job_spin(int threads, int cores) { return threads <= cores ? 500 : 20; }
 
 bool prt_job_first(PrtJob *job, int rank, const char *message) {
     int none = 0;

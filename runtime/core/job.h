@@ -11,7 +11,7 @@
 #define PRT_EXIT_ABORTED 3 /* a rank that left because another had failed; never the job's own status */
 #define PRT_EXIT_STOPPED 75
 
-#define PRT_INLINE 64 /* 32-bit elements that a small all-reduce passes by value */
+#define PRT_INLINE 2048 /* 32-bit elements that a small collective passes by value */
 
 typedef struct PrtBarrier {
     _Alignas(64) atomic_uint generation; /* futex word */
@@ -39,6 +39,25 @@ typedef struct PrtStatus {
     int64_t shown[2]; /* see prt_show */
 } PrtStatus;
 
+#define PRT_FLIGHTS 256
+
+/* A collective that was started and is not finished. */
+typedef struct PrtFlight {
+    const PrtCollective *what;
+    const void *in;
+    void *out;
+} PrtFlight;
+
+/* What a rank has started on an axis, and its shares of that it has done: two counters that only grow. A place of the
+ * ring is used again when every rank of the group has done its share of what stood there. */
+typedef struct PrtPosts {
+    _Alignas(64) atomic_uint posted; /* a futex word, as `moved` */
+    atomic_uint posted_waiting;
+    _Alignas(64) atomic_uint moved;
+    atomic_uint moved_waiting;
+    PrtFlight ring[PRT_FLIGHTS]; /* flight f, counted from 1, is at f mod PRT_FLIGHTS */
+} PrtPosts;
+
 #define PRT_CHANNEL_DEPTH 64
 
 /* From one rank to another: messages, which the receiver copies from where the sender made them. */
@@ -47,8 +66,10 @@ typedef struct PrtChannel {
     atomic_uint posted_waiting;
     _Alignas(64) atomic_uint taken;
     atomic_uint taken_waiting;
-    int64_t bytes;
-    const void *data[PRT_CHANNEL_DEPTH];
+    struct {
+        const void *data;
+        int64_t bytes;
+    } messages[PRT_CHANNEL_DEPTH]; /* by the message's number */
 } PrtChannel;
 
 struct PrtJob {
@@ -67,12 +88,15 @@ struct PrtJob {
     PrtStatus *status;         /* [n_ranks] */
     PrtBarrier *barriers;      /* [n_axes + 1][n_ranks]: that of a group is its first rank's */
     PrtSlot *slots;            /* [n_axes + 1][n_ranks] */
+    PrtPosts *posts;           /* [n_axes][n_ranks] */
     PrtChannel *channels;      /* [n_channels][n_ranks]: by the sender's number; NULL: none */
 };
 
 /* Bytes of the control block for this many ranks and axes, and its set-up in zeroed memory. */
 int64_t prt_job_bytes(int n_ranks, int n_axes);
 PrtJob *prt_job_init(void *memory, int n_ranks, int n_axes);
+/* PrtJob.spin for this many threads of all ranks on these cores. */
+int prt_job_spin(int threads, int cores);
 /* Leaves the job without a message (another rank has one). */
 _Noreturn void prt_leave(PrtRank *rank, int status);
 /* Keeps a message as the job's first failure, unless there is one. False: there was one. */

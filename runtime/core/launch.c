@@ -115,7 +115,7 @@ void prt_run_place(PrtRun *run) {
     run->threads = run->program->threads > 0 ? run->program->threads : cores / ranks > 0 ? cores / ranks : 1;
     /* Pinned only where the job has all cores: two small jobs would else share the first ones. */
     run->pinned = run->n_cpus > 1 && cores == run->n_cpus && ranks * run->threads == run->n_cpus;
-    run->spin = ranks * run->threads <= cores ? 2000 : 50;
+    run->spin = prt_job_spin(ranks * run->threads, cores);
 }
 
 /* ---- children ---- */

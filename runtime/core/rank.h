@@ -18,15 +18,6 @@ typedef struct PrtJob PrtJob;         /* core/job.h: the shared control block */
 typedef struct PrtPool PrtPool;       /* cpu/pool.c: the rank's worker threads */
 typedef struct PrtTrace PrtTrace;     /* log/trace.h */
 
-#define PRT_FLIGHTS 256
-
-/* A collective that was started and is not finished. */
-typedef struct PrtFlight {
-    const PrtCollective *what;
-    const void *in;
-    void *out;
-} PrtFlight;
-
 struct PrtRank {
     int number, n_ranks;
     int n_axes;
@@ -45,9 +36,8 @@ struct PrtRank {
     const PrtProgram *program;           /* NULL in unit tests */
     PrtJob *job;                         /* NULL where nothing is shared: a single rank in a unit test */
     uint64_t sequence[PRT_MAX_AXES + 1]; /* collectives done on each axis, and on the world */
-    PrtFlight flights[PRT_FLIGHTS];      /* in the order of their starts */
-    int n_flights;
-    PrtTrace *trace; /* NULL: off */
+    unsigned flying[PRT_MAX_AXES];       /* collectives that were started on each axis and are not finished */
+    PrtTrace *trace;                     /* NULL: off */
 };
 
 /* Ends the job from this rank: the message is kept as the job's first failure (if it is the first) and the parent

@@ -4,10 +4,12 @@
 
 #include <math.h>
 #include <pthread.h>
+#include <sched.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include <cmocka.h>
 
@@ -29,7 +31,7 @@ typedef struct Member {
 struct World {
     PrtJob *job;
     Member members[RANKS];
-    int n;
+    int n, n_channels;
     void (*body)(Member *);
 };
 
@@ -56,6 +58,11 @@ static void run_world(World *world, int rows, int columns, double timeout, void 
     world->job->timeout = timeout;
     world->job->spin = 20;
     world->body = body;
+    size_t channels = sizeof(PrtChannel) * (size_t)(world->n_channels * world->n);
+    if (channels) {
+        assert_int_equal(posix_memalign(&memory, 4096, channels), 0);
+        world->job->channels = memset(memory, 0, channels);
+    }
     for (int i = 0; i < world->n; i++) {
         Member *m = &world->members[i];
         *m = (Member){.world = world, .left = -1};
@@ -137,7 +144,7 @@ static void reduce_body(Member *m) {
 
 static void test_all_reduce(void **state) {
     (void)state;
-    World world;
+    World world = {0};
     for (int s = 0; s < SIZES; s++) {
         for (int axis = 0; axis < 2; axis++) {
             sums[s][axis] = (PrtCollective){PRT_ALL_REDUCE, axis, 0, 0, sizes[s], 1, sizes[s], "sum"};
@@ -151,12 +158,12 @@ static void test_all_reduce(void **state) {
 static void integer_body(Member *m) {
     int32_t x[200], y[200], z[200];
     for (int i = 0; i < 200; i++) x[i] = y[i] = z[i] = 1 << (m->rank.coords[1] + i % 8);
-    PrtCollective c = {PRT_ALL_REDUCE, 1, 3, 4, 200, 1, 200, "or"};
-    prt_collective(&m->rank, &c, x, x);
-    c.reduce = 2;
-    prt_collective(&m->rank, &c, y, y);
-    c.reduce = 0;
-    prt_collective(&m->rank, &c, z, z);
+    static const PrtCollective join = {PRT_ALL_REDUCE, 1, 3, 4, 200, 1, 200, "or"},
+                               least = {PRT_ALL_REDUCE, 1, 2, 4, 200, 1, 200, "min"},
+                               sum = {PRT_ALL_REDUCE, 1, 0, 4, 200, 1, 200, "sum"};
+    prt_collective(&m->rank, &join, x, x);
+    prt_collective(&m->rank, &least, y, y);
+    prt_collective(&m->rank, &sum, z, z);
     for (int i = 0; i < 200; i++) {
         CHECK(x[i] == 7 << i % 8);
         CHECK(y[i] == 1 << i % 8);
@@ -166,7 +173,7 @@ static void integer_body(Member *m) {
 
 static void test_integers(void **state) {
     (void)state;
-    World world;
+    World world = {0};
     run_world(&world, ROWS, COLUMNS, 60, integer_body);
     expect_all_well(&world);
 }
@@ -190,52 +197,221 @@ static void order_body(Member *m) {
 
 static void test_order_of_sums(void **state) {
     (void)state;
-    World world;
+    World world = {0};
     run_world(&world, ROWS, COLUMNS, 60, order_body);
     expect_all_well(&world);
 }
 
+/* Small ones go by value, large ones from arena to arena. */
+enum { OUTER = 3, SMALL = 41, LARGE = 1000 };
+static PrtCollective moves[2][2][3]; /* by axis, size, kind */
+
+static void check_moves(Member *m, int axis, const PrtCollective *c) {
+    int ranks[RANKS], n = group_of(m, axis, ranks);
+    int me = m->rank.coords[axis];
+    int64_t inner = c->inner, whole = c->elements;
+    float *in = malloc((size_t)whole * 4), *out = malloc((size_t)whole * 4);
+    for (int64_t i = 0; i < whole; i++) in[i] = value_of(m->rank.number, i);
+    prt_collective(&m->rank, &c[0], in, out);
+    for (int64_t o = 0; o < OUTER; o++) {
+        for (int j = 0; j < n; j++) {
+            for (int64_t i = 0; i < inner; i++)
+                CHECK(out[(o * n + j) * inner + i] == value_of(ranks[j], o * inner + i));
+        }
+    }
+    prt_collective(&m->rank, &c[1], in, out);
+    for (int64_t o = 0; o < OUTER; o++) {
+        for (int64_t i = 0; i < inner; i++) {
+            float expected = 0;
+            for (int j = 0; j < n; j++) expected += value_of(ranks[j], (o * n + me) * inner + i);
+            CHECK(out[o * inner + i] == expected);
+        }
+    }
+    prt_collective(&m->rank, &c[2], in, out);
+    for (int64_t o = 0; o < OUTER; o++) {
+        for (int j = 0; j < n; j++) {
+            for (int64_t i = 0; i < inner; i++)
+                CHECK(out[(o * n + j) * inner + i] == value_of(ranks[j], (o * n + me) * inner + i));
+        }
+    }
+    free(in);
+    free(out);
+}
+
 static void moves_body(Member *m) {
     for (int axis = 0; axis < 2; axis++) {
-        int ranks[RANKS], n = group_of(m, axis, ranks);
-        int me = m->rank.coords[axis];
-        int64_t outer = 3, inner = 41, part = outer * inner, whole = part * n;
-        float *in = malloc((size_t)whole * 4), *out = malloc((size_t)whole * 4);
-        for (int64_t i = 0; i < whole; i++) in[i] = value_of(m->rank.number, i);
-        PrtCollective c = {PRT_ALL_GATHER, axis, 0, 0, whole, outer, inner, "gather"};
-        prt_collective(&m->rank, &c, in, out);
-        for (int64_t o = 0; o < outer; o++) {
-            for (int j = 0; j < n; j++) {
-                for (int64_t i = 0; i < inner; i++)
-                    CHECK(out[(o * n + j) * inner + i] == value_of(ranks[j], o * inner + i));
-            }
-        }
-        c.kind = PRT_REDUCE_SCATTER;
-        prt_collective(&m->rank, &c, in, out);
-        for (int64_t o = 0; o < outer; o++) {
-            for (int64_t i = 0; i < inner; i++) {
-                float expected = 0;
-                for (int j = 0; j < n; j++) expected += value_of(ranks[j], (o * n + me) * inner + i);
-                CHECK(out[o * inner + i] == expected);
-            }
-        }
-        c.kind = PRT_ALL_TO_ALL;
-        prt_collective(&m->rank, &c, in, out);
-        for (int64_t o = 0; o < outer; o++) {
-            for (int j = 0; j < n; j++) {
-                for (int64_t i = 0; i < inner; i++)
-                    CHECK(out[(o * n + j) * inner + i] == value_of(ranks[j], (o * n + me) * inner + i));
-            }
-        }
-        free(in);
-        free(out);
+        for (int size = 0; size < 2; size++) check_moves(m, axis, moves[axis][size]);
     }
 }
 
 static void test_moves(void **state) {
     (void)state;
-    World world;
+    static const int kinds[] = {PRT_ALL_GATHER, PRT_REDUCE_SCATTER, PRT_ALL_TO_ALL};
+    World world = {0};
+    for (int axis = 0; axis < 2; axis++) {
+        for (int i = 0; i < 6; i++) {
+            int64_t inner = i < 3 ? SMALL : LARGE, whole = OUTER * inner * (axis ? COLUMNS : ROWS);
+            moves[axis][i / 3][i % 3] = (PrtCollective){kinds[i % 3], axis, 0, 0, whole, OUTER, inner, "move"};
+        }
+    }
     run_world(&world, ROWS, COLUMNS, 60, moves_body);
+    expect_all_well(&world);
+}
+
+/* ---- many in a row, with ranks that are late in turn: places that are used again too early give wrong values ---- */
+
+enum { ROUNDS = 400, STRESSED = 5000 };
+static const int64_t stressed[] = {1, 64, 65, 700, 1366, 2048, 2049, STRESSED};
+enum { STRESSES = sizeof stressed / sizeof *stressed };
+static PrtCollective stress[2][STRESSES];
+
+static void describe_stress(void) {
+    for (int axis = 0; axis < 2; axis++)
+        for (int s = 0; s < STRESSES; s++)
+            stress[axis][s] = (PrtCollective){PRT_ALL_REDUCE, axis, 0, 0, stressed[s], 1, stressed[s], "stress"};
+}
+
+/* Now and then, differently for each rank. */
+static void dawdle(uint64_t *random) {
+    *random = *random * 6364136223846793005u + 1442695040888963407u;
+    switch (*random >> 60) {
+    case 0: nanosleep(&(struct timespec){.tv_nsec = 50000}, NULL); break;
+    case 1:
+    case 2:
+    case 3: sched_yield(); break;
+    default: break;
+    }
+}
+
+static void stress_body(Member *m) {
+    static float memory[RANKS][2][STRESSED];
+    uint64_t random = (uint64_t)m->rank.number + 1;
+    for (int round = 0; round < ROUNDS; round++) {
+        int axis = round % 3 == 1, s = round * 5 % 7 * (round % 3 + 1) % STRESSES;
+        int ranks[RANKS], size = group_of(m, axis, ranks);
+        float *x = memory[m->rank.number][round % 2], expected = 0;
+        for (int j = 0; j < size; j++) expected += (float)(ranks[j] + round);
+        for (int64_t i = 0; i < stressed[s]; i++) x[i] = (float)(m->rank.number + round);
+        dawdle(&random);
+        prt_collective(&m->rank, &stress[axis][s], x, x);
+        dawdle(&random);
+        for (int64_t i = 0; i < stressed[s]; i++) CHECK(x[i] == expected);
+    }
+}
+
+static void test_many_in_a_row(void **state) {
+    (void)state;
+    World world = {0};
+    describe_stress();
+    run_world(&world, ROWS, COLUMNS, 60, stress_body);
+    expect_all_well(&world);
+}
+
+/* ---- started and finished later: several at a time, on both axes, some meeting at once in between ---- */
+
+enum { FLIGHTS = 6 };
+
+static void flight_body(Member *m) {
+    static float memory[RANKS][FLIGHTS][STRESSED];
+    uint64_t random = (uint64_t)m->rank.number + 7;
+    for (int round = 0; round < ROUNDS; round++) {
+        int n = round % FLIGHTS + 1, axes[FLIGHTS], of[FLIGHTS];
+        float expected[FLIGHTS];
+        for (int f = 0; f < n; f++) {
+            axes[f] = (round / 3 + f) % 2, of[f] = (round * 5 + f * 3) % STRESSES;
+            int ranks[RANKS], size = group_of(m, axes[f], ranks);
+            float *x = memory[m->rank.number][f];
+            expected[f] = 0;
+            for (int j = 0; j < size; j++) expected[f] += (float)(ranks[j] + round + f);
+            for (int64_t i = 0; i < stressed[of[f]]; i++) x[i] = (float)(m->rank.number + round + f);
+            dawdle(&random);
+            if (f == 3)
+                prt_collective(&m->rank, &stress[axes[f]][of[f]], x, x);
+            else
+                prt_collective_start(&m->rank, &stress[axes[f]][of[f]], x, x);
+        }
+        for (int axis = 0; axis < 2; axis++) {
+            dawdle(&random);
+            prt_collective_finish(&m->rank, axis);
+            for (int f = 0; f < n; f++)
+                for (int64_t i = 0; i < stressed[of[f]] && axes[f] == axis; i++)
+                    CHECK(memory[m->rank.number][f][i] == expected[f]);
+        }
+    }
+}
+
+/* More than the ring holds. */
+static void many_flights_body(Member *m) {
+    static float memory[RANKS][3 * PRT_FLIGHTS];
+    float *x = memory[m->rank.number];
+    for (int f = 0; f < 3 * PRT_FLIGHTS; f++) x[f] = (float)f;
+    for (int f = 0; f < 3 * PRT_FLIGHTS; f++) prt_collective_start(&m->rank, &stress[1][0], &x[f], &x[f]);
+    prt_collective_finish(&m->rank, 1);
+    for (int f = 0; f < 3 * PRT_FLIGHTS; f++) CHECK(x[f] == (float)(f * COLUMNS));
+}
+
+static void test_flights(void **state) {
+    (void)state;
+    World world = {0};
+    describe_stress();
+    run_world(&world, ROWS, COLUMNS, 60, flight_body);
+    expect_all_well(&world);
+    run_world(&world, ROWS, COLUMNS, 60, many_flights_body);
+    expect_all_well(&world);
+}
+
+static void absent_body(Member *m) {
+    static float memory[RANKS];
+    if (m->rank.number == 1) return;
+    prt_collective_start(&m->rank, &stress[1][0], &memory[m->rank.number], &memory[m->rank.number]);
+    prt_collective_finish(&m->rank, 1);
+}
+
+static void test_flight_names_the_missing(void **state) {
+    (void)state;
+    World world = {0};
+    describe_stress();
+    run_world(&world, 1, 2, 0.2, absent_body);
+    assert_int_equal(world.members[0].left, PRT_EXIT_FAILED);
+    assert_non_null(strstr(world.job->message, "missing rank 1"));
+    assert_non_null(strstr(world.job->message, "stress"));
+    free(world.job);
+}
+
+/* Each rank of a row sends to the next, through channels of one to four messages. */
+enum { WORDS = 300, DEPTHS = 4 };
+
+static void channel_body(Member *m) {
+    static int32_t sent[RANKS][DEPTHS][WORDS];
+    int32_t taken[WORDS];
+    int me = m->rank.coords[1], next = (me + 1) % COLUMNS, before = (me + COLUMNS - 1) % COLUMNS;
+    uint64_t random = (uint64_t)m->rank.number + 99;
+    for (int depth = 1; depth <= DEPTHS; depth++) {
+        PrtHandover send = {PRT_SEND, 1, next, depth - 1, depth, 0, WORDS * 4, "send"}, room = send, drain = send,
+                    receive = {PRT_RECEIVE, 1, before, depth - 1, 1, 0, WORDS * 4, "receive"};
+        room.kind = drain.kind = PRT_WAIT;
+        drain.depth = 1;
+        for (int i = 0; i < ROUNDS; i++) {
+            int32_t *mine = sent[m->rank.number][i % depth];
+            prt_handover(&m->rank, &room, NULL);
+            for (int k = 0; k < WORDS; k++) mine[k] = m->rank.number * 1000000 + i * 1000 + k;
+            prt_handover(&m->rank, &send, mine);
+            dawdle(&random);
+            if (i + 1 < depth) continue; /* so many are on their way */
+            prt_handover(&m->rank, &receive, taken);
+            int from = m->rank.number - me + before, number = i + 1 - depth;
+            for (int k = 0; k < WORDS; k++) CHECK(taken[k] == from * 1000000 + number * 1000 + k);
+        }
+        for (int i = 1; i < depth; i++) prt_handover(&m->rank, &receive, taken);
+        prt_handover(&m->rank, &drain, NULL);
+    }
+}
+
+static void test_channels(void **state) {
+    (void)state;
+    World world = {.n_channels = DEPTHS};
+    run_world(&world, ROWS, COLUMNS, 60, channel_body);
+    free(world.job->channels);
     expect_all_well(&world);
 }
 
@@ -248,7 +424,7 @@ static void vote_body(Member *m) {
 
 static void test_votes(void **state) {
     (void)state;
-    World world;
+    World world = {0};
     run_world(&world, ROWS, COLUMNS, 60, vote_body);
     expect_all_well(&world);
 }
@@ -264,7 +440,7 @@ static void failing_body(Member *m) {
 
 static void test_failure_frees_the_others(void **state) {
     (void)state;
-    World world;
+    World world = {0};
     run_world(&world, ROWS, COLUMNS, 60, failing_body);
     for (int i = 0; i < RANKS; i++)
         assert_int_equal(world.members[i].left, i == 4 ? PRT_EXIT_FAILED : PRT_EXIT_ABORTED);
@@ -284,7 +460,7 @@ static void missing_body(Member *m) {
 
 static void test_timeout_names_the_missing(void **state) {
     (void)state;
-    World world;
+    World world = {0};
     run_world(&world, 1, 3, 0.3, missing_body);
     assert_non_null(strstr(world.job->message, "missing rank 1 (step 12, F)"));
     assert_non_null(strstr(world.job->message, "test.plan:3 all_reduce of x over columns (number 1 of its group)"));
@@ -300,7 +476,7 @@ static void mismatch_body(Member *m) {
 
 static void test_mismatch(void **state) {
     (void)state;
-    World world;
+    World world = {0};
     run_world(&world, 1, 3, 60, mismatch_body);
     assert_non_null(strstr(world.job->message, "does not match"));
     assert_non_null(strstr(world.job->message, "line 3"));
@@ -325,6 +501,10 @@ int main(void) {
         cmocka_unit_test(test_integers),
         cmocka_unit_test(test_order_of_sums),
         cmocka_unit_test(test_moves),
+        cmocka_unit_test(test_many_in_a_row),
+        cmocka_unit_test(test_flights),
+        cmocka_unit_test(test_flight_names_the_missing),
+        cmocka_unit_test(test_channels),
         cmocka_unit_test(test_votes),
         cmocka_unit_test(test_failure_frees_the_others),
         cmocka_unit_test(test_timeout_names_the_missing),
