@@ -330,6 +330,13 @@ const char *program_to_json(const ProgramFacts *f) {
         cJSON_AddItemToArray(mesh, axis);
         if (f->batch_on_axis[a]) cJSON_AddItemToArray(data_axes, cJSON_CreateNumber(a));
     }
+    const Cluster *cluster = f->plan->cluster;
+    int64_t n_machines = 0;
+    for (int i = 0; cluster && i < cluster->groups.n; i++) n_machines += cluster->groups.at[i].nodes;
+    cJSON *machines = n_machines > 1 ? cJSON_AddArrayToObject(root, "machines") : NULL;
+    for (int i = 0; machines && i < cluster->groups.n; i++)
+        for (int64_t k = 0; k < cluster->groups.at[i].nodes; k++)
+            cJSON_AddItemToArray(machines, cJSON_CreateNumber((double)cluster->groups.at[i].gpus));
     add_number(root, "threads", (double)f->plan->threads);
     add_number(root, "seed", (double)train->seed);
     add_number(root, "steps", (double)train->steps);

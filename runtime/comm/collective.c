@@ -96,8 +96,30 @@ static void check_same(const Meeting *m) {
     }
 }
 
+static int machine_of(const Meeting *m, int j) { return m->rank->machine[m->group.first + j * m->group.stride]; }
+
+/* Ranks of one machine are joined first, then the machines: as the links between machines want it. Their ranks lie side
+ * by side in a group. */
+static void reduce_by_machine(const Meeting *m, int64_t offset, int64_t n, uint32_t *sum) {
+    uint32_t inside[CHUNK];
+    for (int j = 0, end = 0; j < m->group.size; j = end) {
+        uint32_t *into = j == 0 ? sum : inside;
+        const uint32_t *part = input_of(m, j) + offset;
+        for (end = j + 1; end < m->group.size && machine_of(m, end) == machine_of(m, j); end++, part = into)
+            combine(m->what, into, part, input_of(m, end) + offset, n);
+        if (j == 0 && part != sum)
+            memcpy(sum, part, (size_t)n * 4);
+        else if (j)
+            combine(m->what, sum, sum, part, n);
+    }
+}
+
 /* Sum over the group of `n` elements at `offset` of each rank's input, into `sum` (the first n of it). */
 static void reduce_chunk(const Meeting *m, int64_t offset, int64_t n, uint32_t *sum) {
+    if (m->rank->machine) {
+        reduce_by_machine(m, offset, n, sum);
+        return;
+    }
     const uint32_t *so_far = input_of(m, 0) + offset;
     for (int j = 1; j < m->group.size; j++, so_far = sum) combine(m->what, sum, so_far, input_of(m, j) + offset, n);
 }

@@ -181,6 +181,21 @@ static void read_mesh(Reader *r, const PrtJson *root) {
     }
 }
 
+/* `machines`: how many ranks each machine of the plan's cluster has. */
+static void read_machines(Reader *r, const PrtJson *root) {
+    PrtProgram *p = r->program;
+    const PrtJson *machines = list(r, root, "machines", false), *item;
+    if (!machines) return;
+    p->machine = take(r, p->n_ranks, sizeof *p->machine);
+    int rank = 0, machine = 0;
+    PRT_JSON_EACH(item, machines) {
+        int64_t n = whole(r, item, "machines", 1, p->n_ranks);
+        for (int64_t i = 0; i < n && rank < p->n_ranks && p->machine; i++) p->machine[rank++] = machine;
+        machine++;
+    }
+    if (rank != p->n_ranks) complain(r, "`machines` has %d ranks, the mesh %d", rank, p->n_ranks);
+}
+
 static void read_dataset(Reader *r, const PrtJson *object, PrtDataset *set) {
     set->span = text_or(r, object, "span", "");
     if (is_text(object, "kind", "arrays")) {
@@ -581,6 +596,7 @@ static void read_all(Reader *r, const PrtJson *root) {
     p->model = text(r, root, "model");
     p->hash = text(r, root, "hash");
     read_mesh(r, root);
+    if (!r->failed) read_machines(r, root);
     p->threads = (int)number_or(r, root, "threads", 0, 4096, 0);
     p->seed = number(r, root, "seed", INT32_MIN, UINT32_MAX);
     p->steps = number(r, root, "steps", 0, ROOM);
