@@ -27,11 +27,11 @@ typedef struct Dim Dim;
 struct Dim {
     Name name; /* unique within the graph; a layer's own dimension is `mlp.hidden` */
     int64_t size;
-    int64_t unpadded; /* the model's size where a plan made it longer; 0: it did not */
+    int64_t unpadded;     /* the model's size where a plan made it longer; 0: it did not */
     const int64_t *parts; /* of a dimension cut in unequal parts: their sizes; each has room for the largest */
     int n_parts;
-    Dim *like;        /* a second name for the positions of another dimension, or NULL */
-    Dim **factors;    /* declared factors, the left one major; n_factors 0: none */
+    Dim *like;     /* a second name for the positions of another dimension, or NULL */
+    Dim **factors; /* declared factors, the left one major; n_factors 0: none */
     int n_factors;
     Dim *product;     /* the dimension that this one is a factor of, or NULL */
     bool is_batch;    /* sized by `train`; in a micro-batch body its logical index starts at micro * size */
@@ -156,11 +156,11 @@ typedef struct Tensor {
     AxisType logical_type[MAX_MESH];
     Name group; /* the parameter group's word it matches ("bias", "norm"), or NULL */
     bool frozen;
-    bool is_gain; /* one-dimensional: bias or norm weight */
-    bool typed;   /* `type` has been decided */
+    bool is_gain;    /* one-dimensional: bias or norm weight */
+    bool typed;      /* `type` has been decided */
     uint64_t blocks; /* of a weight: a bit for each block of the plan (`in layers 0..3 { ... }`) that holds for it */
-    bool is_copy; /* of a weight whose home is another stage: no state of its own, not saved */
-    int flights;  /* of CLASS_STAGE: copies; FLIGHTS_SAVED: one for each micro-batch in flight; 0: one */
+    bool is_copy;    /* of a weight whose home is another stage: no state of its own, not saved */
+    int flights;     /* of CLASS_STAGE: copies; FLIGHTS_SAVED: one for each micro-batch in flight; 0: one */
     Span span;
     struct Tensor *of; /* the weight whose moment or gradient this is; the tokens that `next` shifts */
     int id;
