@@ -177,12 +177,6 @@ static cJSON *small_json(const Describe *d, const Buffer *buffer) {
 
 /* ---- roles -------------------------------------------------------------------------------------- */
 
-static const char *const action_text[] = {
-#define ACTION(NAME, text, doc) text,
-#include "schedule/actions.def"
-#undef ACTION
-};
-
 /* A pass, or what it hands over: an entry for each chunk of a stage. False for what runs once a step. */
 static bool action_is_of_chunk(ActionKind kind) {
     return kind == ACTION_F || kind == ACTION_B || kind == ACTION_BI || kind == ACTION_BW ||
@@ -191,7 +185,7 @@ static bool action_is_of_chunk(ActionKind kind) {
 
 /* The entry of a chunk's action: "F", "F.1"; null where it has nothing to do. */
 static void add_action_entry(const Describe *d, cJSON *item, const RoleProgram *role, const Action *action) {
-    const char *name = action_text[action->kind];
+    const char *name = action_text(action->kind);
     if (action->chunk) name = arena_printf(d->arena, "%s.%d", name, action->chunk);
     for (int i = 0; i < role->entries.n; i++)
         if (strcmp(role->entries.at[i].name, name) == 0) {
@@ -227,7 +221,7 @@ static cJSON *role_json(Describe *d, const RoleProgram *role, int first_entry) {
     for (int i = 0; i < schedule->actions.n; i++) {
         const Action *action = &schedule->actions.at[i];
         cJSON *item = cJSON_CreateObject();
-        cJSON_AddStringToObject(item, "kind", action_text[action->kind]);
+        cJSON_AddStringToObject(item, "kind", action_text(action->kind));
         add_number(item, "chunk", action->chunk);
         add_number(item, "micro", action->micro);
         if (action_is_of_chunk(action->kind) && d->facts->n_roles > 1) add_action_entry(d, item, role, action);

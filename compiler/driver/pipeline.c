@@ -10,12 +10,12 @@
 
 #include "codegen/api.h"
 #include "driver/fit_memory.h"
+#include "driver/plan_to_schedule.h"
 #include "driver/stats.h"
 #include "graph/narrow.h"
 #include "graph/stages.h"
 #include "kernels/kernels.h"
 #include "partition/step_partition.h"
-#include "schedule/schedules.h"
 #include "syntax/ast.h"
 
 /* ---- front end ---------------------------------------------------------------------------------- */
@@ -97,38 +97,6 @@ static const Rule *stage_rule(const Plan *plan, const StageCut *cut) {
     return NULL;
 }
 
-static Schedule *generate_schedule(Session *s, const Rule *rule, int stages, int micros, ScheduleParts parts) {
-    int chunks = rule && rule->chunks > 0 ? (int)rule->chunks : 1;
-    if (chunks > 1 && micros % stages) {
-        Diag *d = diag_error(s, "P0706", rule->using_span,
-                             "`interleaved` takes micro-batches in groups of %d, and there are %d", stages, micros);
-        diag_help(d, "choose a batch or `microbatch` that gives a multiple of %d micro-batches, or `one_f_one_b`",
-                  stages);
-        return NULL;
-    }
-    Schedule *schedule = schedule_generate(s, s->arena, rule ? rule->using_name : NULL, stages, chunks, micros, parts);
-    return schedule && schedule_verify(schedule, rule ? rule->span : (Span){0}) ? schedule : NULL;
-}
-
-static Schedule *roles_to_schedule(Session *s, const Options *options, const Step *step, const Rule *rule, int stages) {
-    ScheduleParts parts = {.begin = step->begin != NULL, .count = step->count != NULL, .total = step->total != NULL};
-    if (!options->schedule) return generate_schedule(s, rule, stages, (int)step->micros, parts);
-    const char *why;
-    int32_t file = session_read_file(s, options->schedule, false, &why);
-    if (!file) {
-        diag_error(s, "P0010", (Span){0}, "`%s` cannot be read: %s", options->schedule, why);
-        return NULL;
-    }
-    Schedule *schedule = schedule_parse(s, file);
-    if (schedule && (schedule->n_roles != stages || schedule->n_micro != step->micros)) {
-        diag_error(s, "P0703", (Span){file, 0, 0},
-                   "the schedule is for %d roles and %d micro-batches, the plan has %d and %lld", schedule->n_roles,
-                   schedule->n_micro, stages, (long long)step->micros);
-        return NULL;
-    }
-    return schedule;
-}
-
 static const char *unbuilt(const Front *front, const Plan *plan, Span *where) {
     const char *what = plan_unbuilt(plan, where);
     if (!what && front->program->train) what = train_unbuilt(front->program->train, where);
@@ -195,8 +163,8 @@ static void print_step(const Step *step, Text *out) {
 }
 
 static bool known_stage(Session *s, const Options *options) {
-    static const char *const stages[] = {"ast",    "model", "graph", "step", "roles", "schedule", "kernels",
-                                         "memory", "stats", "json",  "llvm", "asm",   "ptx"};
+    static const char *const stages[] = {"ast",     "model",  "graph", "step", "roles", "schedule", "schedule=pytorch",
+                                         "kernels", "memory", "stats", "json",  "llvm", "asm",   "ptx"};
     if (!options->emit) return true;
     Name names[16];
     int n = 0;
@@ -209,7 +177,7 @@ static bool known_stage(Session *s, const Options *options) {
     if (near)
         diag_help(d, "did you mean `%s`?", near);
     else
-        diag_help(d, "stages: ast model graph step roles schedule kernels memory stats json llvm asm ptx");
+        diag_help(d, "stages: ast model graph step roles schedule schedule=pytorch kernels memory stats json llvm asm ptx");
     return false;
 }
 
@@ -288,6 +256,16 @@ static void note_batch_axes(ProgramFacts *facts, const RoleProgram *role) {
     }
 }
 
+/* The table says how many chunks a stage has, and whether backward passes are split. */
+static bool fit_cut_to_table(Session *s, const Front *front, const Plan *plan, const Schedule *table, StageCut *cut) {
+    bool staged = cut->n_stages > 1;
+    int64_t layers = staged ? graph_find_dim(front->model->graph, cut->dim)->size : 1;
+    if (!table_fits(s, table, cut, staged ? cut->n_stages : 1, plan_micros(plan, front->model), layers)) return false;
+    if (staged && table->n_chunks * cut->n_stages != cut->n_chunks) stage_cut_evenly(s, cut, table->n_chunks, layers);
+    cut->splits_backward = schedule_splits_backward(table);
+    return true;
+}
+
 /* Role programs with addresses, for one plan. NULL after diagnostics. */
 static ProgramFacts *build_plan(void *context, Session *s, const Plan *plan) {
     const Build *build = context;
@@ -297,6 +275,11 @@ static ProgramFacts *build_plan(void *context, Session *s, const Plan *plan) {
     int errors = diag_count(s, SEV_ERROR);
     StageCut cut = {0};
     bool staged = plan_stage_cut(s, plan, front->model, &cut) && cut.n_stages > 1;
+    const Rule *rule = staged ? stage_rule(plan, &cut) : NULL;
+    cut.splits_backward = rule && schedule_name_splits_backward(rule->using_name);
+    Schedule *table = NULL;
+    if (!plan_read_table(s, options, rule, &table) || (table && !fit_cut_to_table(s, front, plan, table, &cut)))
+        return NULL;
     const Train *train = front->program->train;
     Step *whole, **steps = NEW(s->arena, Step *);
     if (staged)
@@ -313,8 +296,11 @@ static ProgramFacts *build_plan(void *context, Session *s, const Plan *plan) {
                             .n_roles = n,
                             .steps = steps,
                             .step_axis = cut.axis};
-    facts->schedule = roles_to_schedule(s, options, steps[0], staged ? stage_rule(plan, &cut) : NULL, n);
-    if (!facts->schedule) return NULL;
+    Schedule *schedule = plan_to_schedule(s, rule, table, steps[0], n);
+    if (!schedule) return NULL;
+    facts->schedule = schedule;
+    if (staged) schedule_set_transfers(schedule, steps);
+    if (!schedule_verify(schedule, rule ? rule->span : (Span){0})) return NULL;
     facts->roles = NEW_N(s->arena, RoleProgram *, n);
     for (int i = 0; i < n; i++) {
         facts->roles[i] = schedule_to_kernels(steps[i], facts->mesh, facts->schedule, i);
@@ -332,11 +318,27 @@ static ProgramFacts *build_plan(void *context, Session *s, const Plan *plan) {
     return facts;
 }
 
+/* A table says how many micro-batches there are: a plan that does not gets their size from it. */
+static const Plan *sized_by_table(Session *s, const Options *options, const Front *front, const Plan *plan) {
+    const Rule *rule = NULL;
+    Schedule *table;
+    for (int i = 0; i < plan->rules.n; i++)
+        if (plan->rules.at[i].table) rule = &plan->rules.at[i];
+    if (plan->microbatch || (!rule && !options->schedule)) return plan;
+    if (!plan_read_table(s, options, rule, &table)) return NULL;
+    Plan *sized = NEW(s->arena, Plan);
+    *sized = *plan;
+    sized->microbatch = 1;
+    int64_t samples = plan_micros(sized, front->model); /* of a rank */
+    sized->microbatch = samples % table->n_micro ? samples : samples / table->n_micro;
+    return sized;
+}
+
 /* The same for a plan that fits its memory. */
 static ProgramFacts *plan_to_memory(Session *s, const Options *options, const Front *front, const Plan *plan) {
     Build build = {options, front};
-    if (options->schedule && !plan->microbatch)
-        return build_plan(&build, s, plan); /* it says how many micro-batches there are */
+    plan = sized_by_table(s, options, front, plan);
+    if (!plan) return NULL;
     Fit fit = {.s = s,
                .plan = plan,
                .model = front->model,
@@ -404,6 +406,8 @@ int pipeline_build(Session *s, const Options *options) {
         for (int i = 0; i < facts->n_roles; i++) print_step(facts->steps[i], &text);
     else if (emits(options, "schedule"))
         schedule_print(facts->schedule, &text);
+    else if (emits(options, "schedule=pytorch"))
+        schedule_print_torch(facts->schedule, &text);
     else if (emits(options, "kernels"))
         for (int i = 0; i < facts->n_roles; i++) kernels_print(facts->roles[i], &text);
     else if (emits(options, "memory"))

@@ -62,6 +62,19 @@ Node *repeat_in_groups(Arena *arena, const Node *repeat, Dim *each);
 
 /* The node as something simpler when all that needs is at hand (x * 1, a constant of constants); NULL otherwise. */
 Node *fold_node(Builder *b, const Node *node, Node *const *in);
+/* What some of the outputs need (all, when `counts` is NULL): the backward slice, exact also inside repeats. Node ids
+ * are below graph->n_nodes. */
+typedef struct ParamHome ParamHome;
+typedef struct LiveNodes {
+    Arena *arena;
+    bool *live;      /* by Node.id */
+    ParamHome *home; /* by Node.id, of parameters */
+    Map results;     /* repeat -> bool[n_outs]: results that are used */
+} LiveNodes;
+LiveNodes graph_live_nodes(Arena *arena, const Graph *graph, bool (*counts)(const Output *output));
+void live_nodes_add(LiveNodes *live, const Node *node); /* and what it needs */
+/* Marks the nodes of a chunk's backward half that no other stage waits for as `deferred` (split_backward.c). */
+void graph_split_backward(Graph *graph);
 /* Drops what no output needs: nodes, and carries, slices, captures and stacked results of repeats; numbers the rest. */
 void graph_drop_dead(Graph *graph);
 

@@ -5,22 +5,17 @@
  * results freely. */
 #include "graph/copy.h"
 
-typedef struct Home { /* where a parameter stands */
+struct ParamHome { /* where a parameter stands */
     const Region *region;
     int index;
-} Home;
+};
 
-typedef struct Marks {
-    Arena *arena;
-    bool *live;  /* by Node.id */
-    Home *home;  /* by Node.id, of parameters */
-    Map results; /* repeat -> bool[n_outs]: results that are used */
-} Marks;
+typedef struct LiveNodes Marks;
 
 static void mark_value(Marks *marks, const Node *node);
 
 static void find_homes(Marks *marks, const Region *region) {
-    for (int i = 0; i < region->params.n; i++) marks->home[region->params.at[i]->id] = (Home){region, i};
+    for (int i = 0; i < region->params.n; i++) marks->home[region->params.at[i]->id] = (ParamHome){region, i};
     for (int i = 0; i < region->nodes.n; i++) {
         const Node *node = region->nodes.at[i];
         if (node->op != OP_REPEAT) continue;
@@ -44,7 +39,7 @@ static void mark_value(Marks *marks, const Node *node) {
     if (node->op == OP_RESULT && node->in[0]->op == OP_REPEAT) {
         mark_result(marks, node->in[0], (int)node_attr(node, "index")->integer);
     } else if (node->op == OP_PARAM) {
-        Home home = marks->home[node->id];
+        ParamHome home = marks->home[node->id];
         if (home.index < home.region->n_carries) mark_result(marks, home.region->owner, home.index);
         mark_value(marks, home.region->owner->in[home.index]);
     } else {
@@ -138,12 +133,21 @@ static void sweep_tensors(Graph *graph, Arena *arena) {
     graph->tensors.n = n;
 }
 
+void live_nodes_add(LiveNodes *live, const Node *node) { mark_value(live, node); }
+
+LiveNodes graph_live_nodes(Arena *arena, const Graph *graph, bool (*counts)(const Output *output)) {
+    Marks marks = {.arena = arena,
+                   .live = NEW_N(arena, bool, graph->n_nodes + 1),
+                   .home = NEW_N(arena, ParamHome, graph->n_nodes + 1)};
+    find_homes(&marks, &graph->top);
+    for (int i = 0; i < graph->outputs.n; i++)
+        if (!counts || counts(&graph->outputs.at[i])) mark_value(&marks, graph->outputs.at[i].value);
+    return marks;
+}
+
 void graph_drop_dead(Graph *graph) {
     Arena *arena = arena_new();
-    Marks marks = {
-        .arena = arena, .live = NEW_N(arena, bool, graph->n_nodes + 1), .home = NEW_N(arena, Home, graph->n_nodes + 1)};
-    find_homes(&marks, &graph->top);
-    for (int i = 0; i < graph->outputs.n; i++) mark_value(&marks, graph->outputs.at[i].value);
+    Marks marks = graph_live_nodes(arena, graph, NULL);
     sweep_region(&marks, &graph->top);
     sweep_tensors(graph, arena);
     graph->n_nodes = 0;

@@ -135,6 +135,11 @@ static int64_t batch_ranks(const Plan *plan) {
     return ranks;
 }
 
+int64_t plan_micros(const Plan *plan, const ModelGraph *model) {
+    int64_t batch = model->batch->size, each = plan->microbatch ? plan->microbatch * batch_ranks(plan) : batch;
+    return batch % each ? 0 : batch / each;
+}
+
 static bool choose_micros(Stepper *st) {
     int64_t batch = st->model->batch->size, ranks = batch_ranks(st->plan);
     int64_t each = st->plan ? st->plan->microbatch : 0;

@@ -76,6 +76,7 @@ typedef struct Transfer {
     TransferWhen when;
     int chunk;   /* of this stage, from 0 */
     int channel; /* number among all transfers of the program */
+    Name value;  /* as the user knows it: a variable, a tensor */
     Span span;
 } Transfer;
 
@@ -107,6 +108,9 @@ Step *grad_to_step(Session *s, const Program *program, const Train *train, const
  * where all micro-batches read them) or once for both passes of a micro-batch. grad_to_step and grad_to_stages do it.
  */
 void step_keep_weights(Step *step, const Plan *plan);
+
+/* Micro-batches of a step; 0: the batch is not a whole number of them. */
+int64_t plan_micros(const Plan *plan, const ModelGraph *model);
 
 /* The first padding of the plan that has no meaning in this model, for P9000; NULL when there is none. */
 const char *padding_unbuilt(Arena *arena, const ModelGraph *model, const Plan *plan, Span *where);

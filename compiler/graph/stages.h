@@ -14,11 +14,15 @@ typedef struct StageCut {
     Name dim;               /* what the pipelined repeat runs over */
     int n_stages, n_chunks; /* n_chunks: over all stages */
     int64_t *first, *count; /* layers of each chunk; count may be 0 */
+    bool splits_backward;   /* the schedule has BI and BW (set by the caller) */
     Span span;              /* of the rule */
 } StageCut;
 
 /* The cut that the plan asks for; false when no rule names a repeat of the model. Sizes have been checked. */
 bool plan_stage_cut(Session *s, const Plan *plan, const ModelGraph *model, StageCut *cut);
+
+/* The same number of chunks on every stage, and of layers in every chunk. */
+void stage_cut_evenly(Session *s, StageCut *cut, int chunks, int64_t layers);
 
 /* One Step for each stage; `*whole` is the step that they are made of (sizes, model). NULL after diagnostics. */
 Step **grad_to_stages(Session *s, const Program *program, const Train *train, const Plan *plan, ModelGraph *model,

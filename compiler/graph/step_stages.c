@@ -436,6 +436,7 @@ static Graph *make_chunk(Cutter *c, int chunk) {
         if (value) step_output(graph, stage_tensor(c, chunk, output->tensor), value, output->accumulate || again);
     }
     copy_finish(&c->copy);
+    if (c->cut->splits_backward) graph_split_backward(graph);
     return graph;
 }
 
@@ -476,9 +477,6 @@ static bool cut_graph(Cutter *c, Graph *graph, const char *prefix) {
     count_uses(c);
     if (!place_nodes(c)) return false;
     make_edge_tensors(c, prefix);
-    for (int i = 0; i < c->edges.n; i++)
-        if (c->edges.at[i].out->flights > MAX_CHANNEL_DEPTH)
-            return refuse(c, c->edges.at[i].out->span, "a value that skips stages, with so many micro-batches");
     c->chunks = NEW_N(c->arena, Graph *, c->n_chunks);
     for (int chunk = 0; chunk < c->n_chunks; chunk++) c->chunks[chunk] = make_chunk(c, chunk);
     return true;
@@ -497,6 +495,13 @@ static void add_transfer(Cutter *c, Step *from, Step *to, Tensor *out, Tensor *i
     vec_push(c->arena, &to->transfers, takes);
 }
 
+/* The variable that is handed over, or what it is computed from. */
+static Name edge_name(const Edge *edge) {
+    const Node *node = edge->value ? edge->value : edge->repeat->region->params.at[edge->carry];
+    while (!node->name && node->n_in == 1) node = node->in[0];
+    return node->name;
+}
+
 static void add_edges(Cutter *c, Step **stages, bool eval) {
     for (int i = 0; i < c->edges.n; i++) {
         const Edge *edge = &c->edges.at[i];
@@ -505,7 +510,7 @@ static void add_edges(Cutter *c, Step **stages, bool eval) {
         TransferWhen out = eval ? TRANSFER_EVAL : edge->from < c->n_chunks ? TRANSFER_F : TRANSFER_B;
         TransferWhen in = eval ? TRANSFER_EVAL : edge->to < c->n_chunks ? TRANSFER_F : TRANSFER_B;
         add_transfer(c, stages[from % n], stages[to % n], edge->out, edge->in,
-                     (Transfer){.when = out, .chunk = from / n}, to / n, in);
+                     (Transfer){.when = out, .chunk = from / n, .value = edge_name(edge)}, to / n, in);
     }
 }
 
@@ -589,13 +594,14 @@ static void share_weight(Cutter *c, StageWeights *stages, Step **steps, const Gr
         add_weight(&stages[s], c->arena, init, own, sum, s == home);
         if (s == home || !gradient) continue;
         Tensor *at_home = stage_tensor(c, home, init->weight);
-        add_transfer(c, steps[home], steps[s], at_home, own, (Transfer){.when = TRANSFER_WEIGHT}, 0, TRANSFER_WEIGHT);
+        add_transfer(c, steps[home], steps[s], at_home, own,
+                     (Transfer){.when = TRANSFER_WEIGHT, .value = init->weight->name}, 0, TRANSFER_WEIGHT);
         if (!sum) continue;
         Tensor *received = step_tensor(c->st, step_name(c->st, "%s.from.%d", gradient->name, s), CLASS_GRADIENT,
                                        sum->dtype, sum->shape);
         received->of = at_home;
-        add_transfer(c, steps[s], steps[home], sum, received, (Transfer){.when = TRANSFER_GRADIENT}, 0,
-                     TRANSFER_GRADIENT);
+        add_transfer(c, steps[s], steps[home], sum, received,
+                     (Transfer){.when = TRANSFER_GRADIENT, .value = gradient->name}, 0, TRANSFER_GRADIENT);
         vec_push(c->arena, &steps[home]->sent, sum);
         vec_push(c->arena, &steps[home]->received, received);
     }
@@ -708,6 +714,7 @@ static StageCut cut_of_groups(Arena *arena, const StageCut *cut, const Dim *each
 Step **grad_to_stages(Session *s, const Program *program, const Train *train, const Plan *plan, ModelGraph *model,
                       const StageCut *cut, Step **whole) {
     (void)program;
+    int errors = diag_count(s, SEV_ERROR);
     Stepper st;
     step_stepper(&st, s, train, plan, model);
     if (!step_micro(&st)) return NULL;
@@ -750,7 +757,7 @@ Step **grad_to_stages(Session *s, const Program *program, const Train *train, co
         close_stage(&c, &stages[i]);
         step_keep_weights(steps[i], plan);
     }
-    return diag_count(s, SEV_ERROR) ? NULL : steps;
+    return diag_count(s, SEV_ERROR) > errors ? NULL : steps;
 }
 
 /* ---- what the plan asks for --------------------------------------------------------------------- */
@@ -761,6 +768,16 @@ static bool repeats(const Region *region, Name dim) {
         if (inner && (inner->dim->name == dim || repeats(inner, dim))) return true;
     }
     return false;
+}
+
+void stage_cut_evenly(Session *s, StageCut *cut, int chunks, int64_t layers) {
+    cut->n_chunks = cut->n_stages * chunks;
+    cut->first = NEW_N(s->arena, int64_t, cut->n_chunks);
+    cut->count = NEW_N(s->arena, int64_t, cut->n_chunks);
+    for (int k = 0; k < cut->n_chunks; k++) {
+        cut->count[k] = layers / cut->n_chunks;
+        cut->first[k] = k * cut->count[k];
+    }
 }
 
 bool plan_stage_cut(Session *s, const Plan *plan, const ModelGraph *model, StageCut *cut) {

@@ -83,6 +83,7 @@ static Node *new_node(Builder *b, Op op, Node *const *in, int n_in, const AttrVa
     node->attrs = NEW_N(arena, AttrValue, n_attrs);
     for (int i = 0; i < n_attrs; i++) node->attrs[i] = attrs ? attrs[i] : standard_attr(op_table[op], i);
     node->backward = b->backward;
+    node->deferred = b->deferred;
     node->name = b->name;
     node->path = b->path;
     node->span = b->span;

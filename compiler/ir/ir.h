@@ -143,7 +143,7 @@ typedef enum TensorClass {
 } TensorClass;
 extern const char *const tensor_class_name[CLASS_COUNT];
 
-enum { FLIGHTS_SAVED = -1 };
+enum { FLIGHTS_SAVED = -1, FLIGHTS_DEFERRED = -2 };
 
 /* A tensor that outlives one action. `input` nodes read it, graph outputs write it. */
 typedef struct Tensor {
@@ -160,7 +160,8 @@ typedef struct Tensor {
     bool typed;      /* `type` has been decided */
     uint64_t blocks; /* of a weight: a bit for each block of the plan (`in layers 0..3 { ... }`) that holds for it */
     bool is_copy;    /* of a weight whose home is another stage: no state of its own, not saved */
-    int flights;     /* of CLASS_STAGE: copies; FLIGHTS_SAVED: one for each micro-batch in flight; 0: one */
+    int flights;     /* of CLASS_STAGE: copies; FLIGHTS_SAVED: one for each micro-batch in flight, FLIGHTS_DEFERRED:
+                       of which BW is still to come; 0: one */
     Span span;
     struct Tensor *of; /* the weight whose moment or gradient this is; the tokens that `next` shifts */
     int id;
@@ -180,6 +181,7 @@ struct Node {
     int n_outs;
     AxisType type[MAX_MESH]; /* once graph->mesh is set */
     bool backward;           /* belongs to the backward half of a micro-batch body */
+    bool deferred;           /* and no other stage waits for it: it may run later, in BW (graph/split_backward.c) */
     Name name;               /* the variable of the source, for messages; or NULL */
     Name path; /* the repeats and layer calls that it was written in: "layers.attention"; NULL at the top */
     Span span;
@@ -232,7 +234,7 @@ typedef struct Builder {
     Region *region;
     Span span;
     Name name, path; /* of the nodes that are built, as in Node */
-    bool backward;
+    bool backward, deferred;
 } Builder;
 
 Graph *graph_new(Session *session, Arena *arena, const char *name);
@@ -279,6 +281,13 @@ extern const char *const layout_name[4];            /* "block", ... */
 void graph_print(const Graph *graph, Text *out);    /* print -> parse -> print is identical */
 Graph *graph_parse(Session *session, int32_t file); /* NULL after diagnostics */
 bool graph_verify(const Graph *graph, Text *why);   /* false: `why` says what is wrong */
+
+/* The action of a micro-batch that a node runs in. What one makes and a later one reads is kept for each micro-batch
+ * in between. */
+typedef enum Phase { PHASE_F, PHASE_B, PHASE_W, PHASE_COUNT } Phase;
+static inline Phase node_phase(const Node *node) {
+    return !node->backward ? PHASE_F : node->deferred ? PHASE_W : PHASE_B;
+}
 
 /* ---- extents on a rank ----------------------------------------------------------------------------------------- */
 

@@ -289,6 +289,7 @@ static void parse_results(GraphText *p, Node *node) {
         }
     }
     node->backward = gtext_accept_word(p, "backward");
+    node->deferred = node->backward && gtext_accept_word(p, "deferred");
     if (gtext_accept_word(p, "as")) node->name = gtext_read_word(p, "a name");
 }
 

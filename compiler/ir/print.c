@@ -146,7 +146,7 @@ static void print_results(Printer *p, const Node *node) {
         if (i) text_puts(p->out, ", ");
         print_type(p, node->outs[i].dtype, &node->outs[i].shape, node->outs[i].type);
     }
-    if (node->backward) text_puts(p->out, " backward");
+    if (node->backward) text_puts(p->out, node->deferred ? " backward deferred" : " backward");
     if (node->name) {
         text_puts(p->out, " as ");
         print_name(p->out, node->name);

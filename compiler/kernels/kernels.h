@@ -101,6 +101,7 @@ typedef struct Handover {
     int channel;
     int depth; /* a wait ends, and a send goes on, when fewer messages than this are not yet taken */
     int64_t bytes;
+    Name value;        /* what is handed over, as the user knows it, or NULL */
     const char *where; /* "train.plan:41: send to stage 1" */
 } Handover;
 

@@ -37,12 +37,15 @@ typedef struct Value {
     bool stored;    /* needs memory */
     bool has_place;
     bool accumulate; /* the store adds to what is there */
-    bool saved;      /* made in the forward half, used in the backward half */
+    bool saved;      /* made in one action of a micro-batch, used in a later one: */
+    Phase until;     /* the last that uses it, */
+    int copies;      /* and how many micro-batches are in between at most */
     bool fixed;      /* its place was given (an output, a carry, a stack): never reused in place */
     Location place;
     Location *outs; /* of tuple nodes: a place for each result; has_outs marks those given beforehand */
-    bool *has_outs, *outs_accumulate, *outs_saved;
-    int uses_left;             /* units that have still to read it */
+    bool *has_outs, *outs_accumulate;
+    int *outs_copies; /* as `copies`; 0: not saved */
+    int uses_left;    /* units that have still to read it */
     VEC(const Node *) readers; /* while units are made: nodes of its region's units that read it */
 } Value;
 
@@ -52,20 +55,22 @@ typedef struct Lowering {
     const Mesh *mesh;
     Graph *graph;
     Entry *entry;
-    KernelList *out;    /* where kernels are appended */
-    Kernel *home;       /* innermost open repeat, or NULL */
-    VEC(Kernel *) open; /* open repeats, outermost first */
-    int *position;      /* of the role's timeline */
-    bool backward;      /* in the backward half of the body: what was saved for it may die */
-    int flights;        /* micro-batches in flight: copies of saved buffers */
-    bool entry_drains;  /* waits are for all messages */
-    int names;          /* for symbol names */
-    int stamp;          /* of walks over units, of both halves: see Unit.mark */
-    Map *tensors;       /* Tensor name -> Buffer */
-    Map carries;        /* repeat node -> memory of its carries */
+    KernelList *out;                      /* where kernels are appended */
+    Kernel *home;                         /* innermost open repeat, or NULL */
+    VEC(Kernel *) open;                   /* open repeats, outermost first */
+    int *position;                        /* of the role's timeline */
+    Phase phase;                          /* of the body: what was saved until then may die */
+    int flights;                          /* micro-batches in flight: copies of inputs that are saved */
+    int copies[PHASE_COUNT][PHASE_COUNT]; /* micro-batches between the start of one action and the end of another */
+    bool entry_drains;                    /* waits are for all messages */
+    int names;                            /* for symbol names */
+    int stamp;                            /* of walks over units: see Unit.mark */
+    Map *tensors;                         /* Tensor name -> Buffer */
+    Map carries;                          /* repeat node -> memory of its carries */
 } Lowering;
 
-Value *value_of(const Node *node); /* BUG when it has none */
+Value *value_of(const Node *node);                         /* BUG when it has none */
+bool value_is_kept(const Lowering *l, const Value *value); /* a later action reads it */
 int64_t lower_extent(const Lowering *l, const Node *node, const Dim *dim);
 int64_t lower_bytes(const Lowering *l, DType dtype, const Shape *shape, const Node *like);
 Location place_row_major(const Lowering *l, const Node *node, BufferRef ref);
@@ -82,7 +87,7 @@ void kernel_add_ref(Lowering *l, Kernel *kernel, BufferRef ref);
 /* Groups the nodes of one region (and phase) into units, sets Value.unit, inlined and stored, and returns the units
  * in an order in which they can run. */
 typedef VEC(Unit *) UnitList;
-UnitList region_to_units(Lowering *l, Region *region, bool backward);
+UnitList region_to_units(Lowering *l, Region *region, Phase phase);
 bool node_in_loop(const Node *node); /* lowered as part of a loop */
 bool node_is_generator(const Node *node);
 
@@ -103,7 +108,7 @@ void lower_zero(Lowering *l, Buffer *buffer, int64_t first, int64_t n, int64_t b
                 Span span);
 /* out (+)= in, element by element; both have the shape of `like`. */
 void lower_copy(Lowering *l, Node *like, const Location *from, const Location *to, bool accumulate);
-void lower_region(Lowering *l, Region *region, bool backward);
+void lower_region(Lowering *l, Region *region, Phase phase);
 void lower_repeat(Lowering *l, Node *node);
 /* Before the region that holds the repeat is lowered: memory of its carries, so that the first values are made there.
  */

@@ -370,7 +370,7 @@ static void reuse_in_place(Emit *e) {
             continue;
         for (int k = 0; k < leaves.n; k++) {
             Value *old = value_of(leaves.at[k]);
-            if (old->fixed || (old->saved && !e->l->backward) || !old->has_place || old->uses_left != 1 ||
+            if (old->fixed || value_is_kept(e->l, old) || !old->has_place || old->uses_left != 1 ||
                 old->node->op == OP_INPUT)
                 continue;
             Buffer *buffer = old->place.ref.buffer;

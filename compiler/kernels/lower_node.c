@@ -231,9 +231,9 @@ static void tuple_places(Lowering *l, Node *node) {
         memcpy(like.type, node->outs[k].type, sizeof like.type);
         const char *name = node->name ? node->name : op_info(node)->name;
         Buffer *buffer = lower_buffer(l, intern(l->graph->session->names, name),
-                                      value->outs_saved[k] ? MEM_ACTIVATION : MEM_TEMPORARY, like.dtype,
+                                      value->outs_copies[k] ? MEM_ACTIVATION : MEM_TEMPORARY, like.dtype,
                                       lower_bytes(l, like.dtype, &like.shape, &like), node->span);
-        if (value->outs_saved[k]) buffer->flights = l->flights;
+        if (value->outs_copies[k]) buffer->flights = value->outs_copies[k];
         value->outs[k] = place_row_major(l, &like, (BufferRef){.buffer = buffer});
         value->has_outs[k] = true;
     }
@@ -355,7 +355,7 @@ static void lower_top_k(Lowering *l, Node *node) {
 /* A gradient accumulator may be joined where it lies: nothing reads the partial sum any more. */
 static bool reduce_in_place(const Lowering *l, const Node *x) {
     const Value *value = value_of(x);
-    if (value->uses_left != 1 || !value->has_place || value->fixed || (value->saved && !l->backward)) return false;
+    if (value->uses_left != 1 || !value->has_place || value->fixed || value_is_kept(l, value)) return false;
     if (x->op == OP_INPUT) return x->tensor->class == CLASS_GRADIENT;
     return !value->place.ref.buffer->persistent && value->place.ref.buffer->home == l->home && !value->place.ref.step;
 }
@@ -445,10 +445,12 @@ static void lower_collective(Lowering *l, Node *node) {
     Value *value = value_of(node);
     bool in_place =
         node->op == OP_ALL_REDUCE && !value->has_place && place_is_row_major(l, x, &in) && reduce_in_place(l, x);
-    if (in_place)
-        value->place = in, value->has_place = true;
-    else if (!place_is_row_major(l, x, &in))
-        in = contiguous(l, x);
+    if (in_place) value->place = in, value->has_place = true;
+    if (in_place && value->saved) { /* what was made for this action alone now has to last */
+        in.ref.buffer->kind = MEM_ACTIVATION;
+        if (in.ref.buffer->flights < value->copies) in.ref.buffer->flights = value->copies;
+    }
+    if (!in_place && !place_is_row_major(l, x, &in)) in = contiguous(l, x);
     Location out = value_place(l, node), wanted = out;
     bool direct = place_is_row_major(l, node, &out);
     if (!direct) {

@@ -16,7 +16,7 @@ Value *value_new(Lowering *l, Node *node) {
         value->outs = NEW_N(l->arena, Location, node->n_outs);
         value->has_outs = NEW_N(l->arena, bool, node->n_outs);
         value->outs_accumulate = NEW_N(l->arena, bool, node->n_outs);
-        value->outs_saved = NEW_N(l->arena, bool, node->n_outs);
+        value->outs_copies = NEW_N(l->arena, int, node->n_outs);
     }
     return value;
 }
@@ -147,11 +147,11 @@ static void want(Lowering *l, CopyList *copies, Node *node, const Location *to, 
     vec_push(l->arena, copies, (Copy){node, *to, accumulate});
 }
 
-static void place_outputs(Lowering *l, const UnitList *units, const ValueList *reads, bool backward, CopyList *copies) {
+static void place_outputs(Lowering *l, const UnitList *units, const ValueList *reads, Phase phase, CopyList *copies) {
     Graph *graph = l->graph;
     for (int i = 0; i < graph->outputs.n; i++) {
         Output *output = &graph->outputs.at[i];
-        if (output->value->backward != backward) continue;
+        if (node_phase(output->value) != phase) continue;
         Node *node = output->value;
         Location to = place_row_major(l, node, (BufferRef){.buffer = lower_tensor(l, output->tensor)});
         bool give = old_value_is_done(l, units, reads, output->tensor, node);
@@ -198,13 +198,14 @@ void prepare_repeat(Lowering *l, Node *node) {
             if (region->results.at[region->n_carries + s] == param && !value->has_outs[region->n_carries + s])
                 carry->stacked = s;
         int out = region->n_carries + carry->stacked;
-        bool saved = value->outs_saved[c] || (carry->stacked >= 0 && value->outs_saved[out]);
+        int saved = value->outs_copies[c];
+        if (carry->stacked >= 0 && value->outs_copies[out] > saved) saved = value->outs_copies[out];
         carry->slot = lower_bytes(l, param->dtype, &param->shape, param);
         int64_t slots = carry->stacked >= 0 ? region->dim->size + 1 : 2;
         const char *name = param->name ? param->name : init->name ? init->name : "carry";
         carry->buffer = lower_buffer(l, intern(l->graph->session->names, name), saved ? MEM_ACTIVATION : MEM_TEMPORARY,
                                      param->dtype, carry->slot * slots, node->span);
-        if (saved) carry->buffer->flights = l->flights;
+        if (saved) carry->buffer->flights = saved;
         Location first = place_row_major(l, param, (BufferRef){.buffer = carry->buffer});
         Value *from = init->mark;
         bool only = from && from->unit && !from->saved && shape_equal(&init->shape, &param->shape);
@@ -233,9 +234,9 @@ static void place_stacks(Lowering *l, Node *node) {
         int64_t slice = lower_bytes(l, inner->dtype, &inner->shape, inner);
         const char *name = inner->name ? inner->name : op_info(inner)->name;
         Buffer *buffer = lower_buffer(l, intern(l->graph->session->names, name),
-                                      value->outs_saved[k] ? MEM_ACTIVATION : MEM_TEMPORARY, inner->dtype,
+                                      value->outs_copies[k] ? MEM_ACTIVATION : MEM_TEMPORARY, inner->dtype,
                                       slice * region->dim->size, inner->span);
-        if (value->outs_saved[k]) buffer->flights = l->flights;
+        if (value->outs_copies[k]) buffer->flights = value->outs_copies[k];
         Location one = place_row_major(l, inner, (BufferRef){.buffer = buffer});
         value->outs[k] = (Location){.ref = one.ref};
         value->outs[k].stride[0] = slice / dtype_bytes(inner->dtype);
@@ -301,15 +302,15 @@ static void place_results(Lowering *l, Node *node, const Carry *carries, CopyLis
     }
 }
 
-static void lower_units(Lowering *l, Region *region, bool backward, Node *repeat, const Carry *carries) {
-    UnitList units = region_to_units(l, region, backward);
+static void lower_units(Lowering *l, Region *region, Phase phase, Node *repeat, const Carry *carries) {
+    UnitList units = region_to_units(l, region, phase);
     ValueList *reads = NEW_N(l->arena, ValueList, units.n + 1);
     count_uses(l, &units, reads);
     CopyList copies = {0};
     if (repeat)
         place_results(l, repeat, carries, &copies);
     else
-        place_outputs(l, &units, reads, backward, &copies);
+        place_outputs(l, &units, reads, phase, &copies);
     for (int u = 0; u < units.n; u++)
         if (units.at[u]->nodes.at[0]->op == OP_REPEAT) prepare_repeat(l, units.at[u]->nodes.at[0]);
     for (int u = 0; u < units.n; u++) {
@@ -357,7 +358,7 @@ void lower_repeat(Lowering *l, Node *node) {
         value->uses_left = FOREVER;
         value->place = (Location){.ref = {.buffer = index}};
     }
-    lower_units(l, region, false, node, carries);
+    lower_units(l, region, PHASE_F, node, carries);
     l->open.n--;
     l->home = home;
     l->out = out;
@@ -368,4 +369,4 @@ void lower_repeat(Lowering *l, Node *node) {
     }
 }
 
-void lower_region(Lowering *l, Region *region, bool backward) { lower_units(l, region, backward, NULL, NULL); }
+void lower_region(Lowering *l, Region *region, Phase phase) { lower_units(l, region, phase, NULL, NULL); }

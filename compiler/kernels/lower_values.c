@@ -6,6 +6,8 @@ Value *value_of(const Node *node) {
     return node->mark;
 }
 
+bool value_is_kept(const Lowering *l, const Value *value) { return value->saved && l->phase < value->until; }
+
 int64_t lower_extent(const Lowering *l, const Node *node, const Dim *dim) {
     return l->graph->mesh ? local_extent(l->graph->mesh, node->type, dim) : dim->size;
 }
@@ -77,6 +79,8 @@ Buffer *lower_tensor(Lowering *l, Tensor *tensor) {
     buffer->home = NULL;
     if (tensor->class == CLASS_DATA || tensor->flights == FLIGHTS_SAVED)
         buffer->flights = l->flights;
+    else if (tensor->flights == FLIGHTS_DEFERRED)
+        buffer->flights = l->copies[PHASE_B][PHASE_W];
     else if (tensor->flights > 0)
         buffer->flights = tensor->flights;
     map_put(l->arena, l->tensors, tensor->name, buffer);
@@ -147,7 +151,7 @@ Location value_place(Lowering *l, Node *node) {
             Buffer *buffer =
                 lower_buffer(l, intern(l->graph->session->names, name), value->saved ? MEM_ACTIVATION : MEM_TEMPORARY,
                              node->dtype, lower_bytes(l, node->dtype, &node->shape, node), node->span);
-            if (value->saved) buffer->flights = l->flights;
+            if (value->saved) buffer->flights = value->copies;
             value->place = place_row_major(l, node, (BufferRef){.buffer = buffer});
         }
     }

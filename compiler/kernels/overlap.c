@@ -323,7 +323,7 @@ static int64_t last_micro(const Overlap *o, const Entry *entry) {
     int64_t micro = 0;
     for (int i = 0; i < role->actions.n; i++) {
         const Action *action = &role->actions.at[i];
-        const char *kind = action_name(action->kind);
+        const char *kind = action_text(action->kind);
         bool same = strlen(kind) == length && strncmp(kind, entry->name, length) == 0 && action->chunk == chunk;
         if (same && action->micro >= 0) micro = action->micro + 1;
     }

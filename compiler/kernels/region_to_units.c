@@ -25,7 +25,7 @@ bool node_is_generator(const Node *node) {
 typedef struct Fusion {
     Lowering *l;
     Region *region;
-    bool backward;
+    Phase phase;
     UnitList units;
 } Fusion;
 
@@ -302,11 +302,11 @@ static void visit_inputs(Fusion *f, const Node *node, Unit *unit, UnitList *orde
     }
 }
 
-UnitList region_to_units(Lowering *l, Region *region, bool backward) {
-    Fusion f = {.l = l, .region = region, .backward = backward};
+UnitList region_to_units(Lowering *l, Region *region, Phase phase) {
+    Fusion f = {.l = l, .region = region, .phase = phase};
     for (int i = 0; i < region->nodes.n; i++) {
         Node *node = region->nodes.at[i];
-        if (!region->parent && node->backward != backward && node->op != OP_INPUT) continue;
+        if (!region->parent && node_phase(node) != phase && node->op != OP_INPUT) continue;
         Value *value = value_new(l, node);
         value->generator = node_is_generator(node);
         if (node->op == OP_INPUT || value->generator || node->op == OP_LAYER_INDEX) continue;

@@ -5,22 +5,33 @@
  * and live through both halves. */
 #include "kernels/lower.h"
 
-/* Values of the forward half that the backward half reads. */
+/* The value has to last from its action to the end of another. */
+static void save_value(Lowering *l, Node *node, Phase until) {
+    Value *value = value_new(l, node);
+    int copies = l->copies[node_phase(node)][until];
+    value->saved = value->stored = true;
+    if (until > value->until) value->until = until;
+    if (copies > value->copies) value->copies = copies;
+    if (node->op != OP_RESULT) return;
+    int *out = &value_new(l, node->in[0])->outs_copies[node_attr(node, "index")->integer];
+    if (copies > *out) *out = copies;
+}
+
+/* Values that a later action of the micro-batch reads. */
 static void mark_saved(Lowering *l, Graph *graph) {
     for (int i = 0; i < graph->top.nodes.n; i++) {
-        Node *node = graph->top.nodes.at[i];
-        if (!node->backward) continue;
+        const Node *node = graph->top.nodes.at[i];
         for (int k = 0; k < node->n_in; k++) {
+            Phase until = node_phase(node);
             Node *in = node->in[k];
-            if (in->backward || in->op == OP_INPUT || node_is_generator(in)) continue;
-            Value *value = value_new(l, in);
-            value->saved = value->stored = true;
-            if (in->op == OP_RESULT) value_new(l, in->in[0])->outs_saved[node_attr(in, "index")->integer] = true;
-            if (op_info(in)->lower == LOWER_VIEW) /* the bytes are the operand's */
-                for (Node *x = in->in[0]; !x->backward && x->op != OP_INPUT; x = x->in[0]) {
-                    value_new(l, x)->saved = value_new(l, x)->stored = true;
-                    if (op_info(x)->lower != LOWER_VIEW) break;
-                }
+            if (node_phase(in) >= until && in->op != OP_INPUT) continue;
+            if (in->op != OP_INPUT && !node_is_generator(in)) save_value(l, in, until);
+            while (op_info(in)->lower == LOWER_VIEW) { /* the bytes are the operand's */
+                in = in->in[0];
+                if (in->op != OP_INPUT && node_phase(in) < until) save_value(l, in, until);
+            }
+            if (in->op == OP_INPUT && in->tensor->class == CLASS_STAGE && !in->tensor->flights && until == PHASE_W)
+                in->tensor->flights = FLIGHTS_DEFERRED; /* the next gradient comes before BW of this one */
         }
     }
 }
@@ -89,6 +100,7 @@ static void lower_handover(Lowering *l, const Transfer *t, int axis, HandoverKin
                     .axis = axis,
                     .peer = t->peer,
                     .channel = t->channel,
+                    .value = t->value,
                     .depth = l->entry_drains || kind == HANDOVER_RECV ? 1 : buffer->flights,
                     .bytes = buffer->bytes};
     h->where =
@@ -128,17 +140,17 @@ static void close_entry(Lowering *l, Entry *entry) {
     if (entry->body.n) vec_push(l->arena, &l->program->entries, *entry);
 }
 
-static void lower_graph(Lowering *l, Graph *graph, bool backward) {
+static void lower_graph(Lowering *l, Graph *graph, Phase phase) {
     if (!graph) return;
     l->graph = graph;
-    l->backward = backward;
-    lower_region(l, &graph->top, backward);
+    l->phase = phase;
+    lower_region(l, &graph->top, phase);
 }
 
-static void lower_entry(Lowering *l, const char *name, Graph *graph, bool backward) {
+static void lower_entry(Lowering *l, const char *name, Graph *graph, Phase phase) {
     if (!graph) return;
     Entry *entry = open_entry(l, name, 0);
-    lower_graph(l, graph, backward);
+    lower_graph(l, graph, phase);
     entry->last = (*l->position)++;
     vec_push(l->arena, &l->program->entries, *entry);
 }
@@ -175,30 +187,45 @@ static void keep_between(Lowering *l, int first, bool all) {
     }
 }
 
+/* How many micro-batches of a chunk are between the start of one action and the end of another. */
+static void count_copies(Lowering *l, const Schedule *schedule, int role, int chunk) {
+    for (int from = 0; from < PHASE_COUNT; from++)
+        for (int to = from; to < PHASE_COUNT; to++)
+            l->copies[from][to] = schedule_copies(schedule, role, chunk, (Phase)from, (Phase)to);
+    l->flights = l->copies[PHASE_F][PHASE_W];
+}
+
 /* One chunk of a stage: its passes, and what it hands over. */
 static void lower_chunk(Lowering *l, const Step *step, const Schedule *schedule, int role, int chunk) {
-    static const struct {
+    bool split = schedule_splits_backward(schedule);
+    struct {
+        Phase phase;
         TransferWhen when;
         const char *receive, *pass, *send;
-    } halves[] = {{TRANSFER_F, "RECV_F", "F", "SEND_F"}, {TRANSFER_B, "RECV_B", "B", "SEND_B"}};
+    } passes[] = {{PHASE_F, TRANSFER_F, "RECV_F", "F", "SEND_F"},
+                  {PHASE_B, TRANSFER_B, "RECV_B", split ? "BI" : "B", "SEND_B"}};
     Graph *body = step->bodies[chunk];
-    l->flights = schedule_in_flight(schedule, role, chunk);
-    if (l->flights < 1) l->flights = 1;
+    count_copies(l, schedule, role, chunk);
     mark_saved(l, body);
-    for (int half = 0; half < 2; half++) {
+    for (int i = 0; i < 2; i++) {
         l->graph = body;
-        Entry *entry = open_entry(l, halves[half].receive, chunk);
-        lower_handovers(l, step, halves[half].when, chunk, HANDOVER_RECV);
+        Entry *entry = open_entry(l, passes[i].receive, chunk);
+        lower_handovers(l, step, passes[i].when, chunk, HANDOVER_RECV);
         close_entry(l, entry);
-        entry = open_entry(l, halves[half].pass, chunk);
-        lower_handovers(l, step, halves[half].when, chunk, HANDOVER_WAIT);
-        lower_graph(l, body, half == 1);
+        entry = open_entry(l, passes[i].pass, chunk);
+        lower_handovers(l, step, passes[i].when, chunk, HANDOVER_WAIT);
+        lower_graph(l, body, passes[i].phase);
         entry->last = (*l->position)++;
         vec_push(l->arena, &l->program->entries, *entry);
-        entry = open_entry(l, halves[half].send, chunk);
-        lower_handovers(l, step, halves[half].when, chunk, HANDOVER_SEND);
+        entry = open_entry(l, passes[i].send, chunk);
+        lower_handovers(l, step, passes[i].when, chunk, HANDOVER_SEND);
         close_entry(l, entry);
     }
+    if (!split) return;
+    Entry *entry = open_entry(l, "BW", chunk);
+    lower_graph(l, body, PHASE_W);
+    entry->last = (*l->position)++;
+    vec_push(l->arena, &l->program->entries, *entry);
 }
 
 /* Gradients go to their homes, the norm is joined, weights are updated and copies of them handed out. */
@@ -213,7 +240,7 @@ static void lower_stage_update(Lowering *l, const Step *step) {
     l->entry_drains = false;
     lower_handovers(l, step, TRANSFER_GRADIENT, 0, HANDOVER_SEND);
     lower_handovers(l, step, TRANSFER_GRADIENT, 0, HANDOVER_RECV);
-    lower_graph(l, step->update, false);
+    lower_graph(l, step->update, PHASE_F);
     lower_handovers(l, step, TRANSFER_WEIGHT, 0, HANDOVER_SEND);
     lower_handovers(l, step, TRANSFER_WEIGHT, 0, HANDOVER_RECV);
     close_entry(l, entry);
@@ -228,7 +255,7 @@ static void lower_stage_eval(Lowering *l, const Step *step) {
     for (int chunk = 0; chunk < step->n_chunks; chunk++) {
         l->graph = step->evals[chunk];
         lower_handovers(l, step, TRANSFER_EVAL, chunk, HANDOVER_RECV);
-        lower_graph(l, step->evals[chunk], false);
+        lower_graph(l, step->evals[chunk], PHASE_F);
         lower_handovers(l, step, TRANSFER_EVAL, chunk, HANDOVER_SEND);
     }
     entry->last = (*l->position)++;
@@ -251,7 +278,7 @@ RoleProgram *schedule_to_kernels(const Step *step, const Mesh *mesh, const Sched
     Lowering l = {
         .arena = arena, .program = program, .mesh = mesh, .position = &position, .tensors = &tensors, .flights = 1};
     for (int chunk = 0; chunk < schedule->n_chunks; chunk++) {
-        int flights = schedule_in_flight(schedule, role, chunk);
+        int flights = schedule_copies(schedule, role, chunk, PHASE_F, PHASE_W);
         if (flights > l.flights) l.flights = flights;
     }
     Graph *graphs[] = {step->init, step->begin,  step->count, step->total,
@@ -261,27 +288,28 @@ RoleProgram *schedule_to_kernels(const Step *step, const Mesh *mesh, const Sched
         prepare_graph(&l, step->bodies[chunk]);
         prepare_graph(&l, step->evals[chunk]);
     }
-    lower_entry(&l, "init", step->init, false);
-    lower_entry(&l, "begin", step->begin, false);
-    lower_entry(&l, "count", step->count, false);
-    lower_entry(&l, "total", step->total, false);
+    lower_entry(&l, "init", step->init, PHASE_F);
+    lower_entry(&l, "begin", step->begin, PHASE_F);
+    lower_entry(&l, "count", step->count, PHASE_F);
+    lower_entry(&l, "total", step->total, PHASE_F);
     int first = position;
     if (step->body) {
+        count_copies(&l, schedule, role, 0);
         mark_saved(&l, step->body);
-        lower_entry(&l, "F", step->body, false);
-        lower_entry(&l, "B", step->body, true);
+        lower_entry(&l, "F", step->body, PHASE_F);
+        lower_entry(&l, "B", step->body, PHASE_B);
     }
     for (int chunk = 0; chunk < step->n_chunks; chunk++) lower_chunk(&l, step, schedule, role, chunk);
-    keep_between(&l, first, step->n_chunks > 1);
+    keep_between(&l, first, step->n_chunks > 1 || schedule_splits_backward(schedule));
     if (step->n_stages) {
         lower_stage_update(&l, step);
         lower_stage_eval(&l, step);
     } else {
-        lower_entry(&l, "update", step->update, false);
-        lower_entry(&l, "eval", step->eval, false);
+        lower_entry(&l, "update", step->update, PHASE_F);
+        lower_entry(&l, "eval", step->eval, PHASE_F);
     }
     int sampling = position;
-    lower_entry(&l, "decode", step->decode, false);
+    lower_entry(&l, "decode", step->decode, PHASE_F);
     for (int i = 0; i < program->buffers.n; i++) { /* from token to token */
         if (program->buffers.at[i]->kind != MEM_CACHE) continue;
         lower_touch(&l, program->buffers.at[i], sampling);

@@ -123,6 +123,7 @@ typedef struct Rule {
     const Expr *using; /* or NULL */
     Name using_name;   /* "ring", "interleaved", ... or NULL */
     int64_t chunks;    /* of interleaved */
+    const char *table; /* of table: the file, seen from the plan's folder */
     Span span, statement, axis_span;
     Span using_span;
     const Stmt *in; /* the narrowing block, or NULL */

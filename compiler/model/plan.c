@@ -142,6 +142,7 @@ typedef struct Using {
     Span span;
     UsingKind kind;
     int64_t chunks;
+    const char *table;
 } Using;
 
 static bool read_chunks(PlanReader *p, const Expr *how, Using *out) {
@@ -156,11 +157,10 @@ static bool read_chunks(PlanReader *p, const Expr *how, Using *out) {
     return take_integer(p->r, p->scope, "chunks", arg->value, 1, &out->chunks);
 }
 
-static bool check_arguments(PlanReader *p, const Expr *how, const Using *using) {
+static bool check_arguments(PlanReader *p, const Expr *how, Using *using) {
     if (strcmp(using->name, "table") == 0) {
-        const char *path = NULL;
         if (how->kind == EXPR_CALL && how->call.n == 1 && how->call.at[0].name == NULL)
-            return take_text(p->r, p->scope, "table", how->call.at[0].value, &path);
+            return take_text(p->r, p->scope, "table", how->call.at[0].value, &using->table);
         Diag *d = diag_error(p->r->s, "P0408", how->span, "`table` needs the file that holds the schedule");
         diag_help(d, "write `table(\"schedule.txt\")`");
         return false;
@@ -289,6 +289,7 @@ static void add_rule(PlanReader *p, const Stmt *stmt, const RuleWord *word, int 
         rule.using_name = using->name;
         rule.using_span = using->span;
         rule.chunks = using->chunks;
+        rule.table = using->table;
     }
     read_sizes(p, word, &rule);
     if (!check_twice(p, &rule)) vec_push(p->r->arena, &p->plan->rules, rule);

@@ -240,11 +240,7 @@ void plan_check(Session *s, const Program *program, const Train *train, const Pl
 
 static const char *rule_unbuilt(const Rule *rule) {
     if (rule->storage != STORAGE_NONE) return NULL;
-    if (rule->using_name != NULL && using_is_schedule(rule->using_name)) {
-        bool built = strcmp(rule->using_name, "gpipe") == 0 || strcmp(rule->using_name, "one_f_one_b") == 0 ||
-                     strcmp(rule->using_name, "interleaved") == 0;
-        return built ? NULL : "this schedule of a pipeline";
-    }
+    if (rule->using_name != NULL && using_is_schedule(rule->using_name)) return NULL;
     if (rule->using_name != NULL && strcmp(rule->using_name, "gather") != 0 && strcmp(rule->using_name, "ulysses") != 0)
         return "this way of splitting a sequence";
     return NULL;

@@ -92,7 +92,7 @@ static Node *view_node(Inserter *in, Op op, Node *x) {
     node->op = op;
     node->id = in->graph->n_nodes++;
     node->dtype = x->dtype, node->span = x->span, node->name = x->name, node->path = x->path,
-    node->backward = x->backward;
+    node->backward = x->backward, node->deferred = x->deferred;
     node->in = NEW(in->graph->arena, Node *);
     node->in[0] = x, node->n_in = 1;
     node->attrs = NEW_N(in->graph->arena, AttrValue, 6);
@@ -166,7 +166,7 @@ static Node *convert_axis(Inserter *in, Node *value, int axis, AxisType to) {
     node->id = in->graph->n_nodes++;
     node->dtype = value->dtype, node->shape = value->shape, node->span = conversion_span(value),
     node->name = value->name, node->path = value->path;
-    node->backward = value->backward;
+    node->backward = value->backward, node->deferred = value->deferred;
     node->in = NEW(in->graph->arena, Node *);
     node->in[0] = value, node->n_in = 1;
     node->attrs = NEW_N(in->graph->arena, AttrValue, 6);
@@ -275,12 +275,23 @@ static Steps steps_between(const Mesh *mesh, const AxisType *from, const AxisTyp
     return start;
 }
 
+/* Whether a use in `phase` may read the conversion that another use has made. Within an action they share it; a later
+ * one does when that saves a reduction, but a gathered copy is not kept from one action to another. */
+static bool may_share(const Inserter *in, const Node *value, const Node *result, Phase phase) {
+    if (node_phase(result) > phase) return false;
+    if (node_phase(result) == phase || phase != PHASE_W) return true;
+    for (int a = 0; a < in->choices->layout->mesh.n; a++)
+        if (value->type[a].kind == AXIS_PARTIAL && result->type[a].kind != AXIS_PARTIAL) return true;
+    return false;
+}
+
 /* The value in the types that a use needs. */
-static Node *convert(Inserter *in, Node *value, const AxisType *need, bool backward) {
+static Node *convert(Inserter *in, Node *value, const AxisType *need, Phase phase) {
     const Mesh *mesh = &in->choices->layout->mesh;
     if (types_equal(in, value->type, need)) return value;
     for (int i = 0; i < in->done.n; i++)
-        if (in->done.at[i].value == value && types_equal(in, in->done.at[i].result->type, need))
+        if (in->done.at[i].value == value && types_equal(in, in->done.at[i].result->type, need) &&
+            may_share(in, value, in->done.at[i].result, phase))
             return in->done.at[i].result;
     Node *result = value;
     bool source = node_is_source(value) || (value->op == OP_BROADCAST && node_is_source(value->in[0]));
@@ -295,7 +306,10 @@ static Node *convert(Inserter *in, Node *value, const AxisType *need, bool backw
         for (int a = 0; a < mesh->n; a++)
             if (type_is_flat(need[a]) && !axis_type_equal(result->type[a], need[a]))
                 result = convert_to_flat(in, result, a, need[a]);
-        for (int i = first; i < in->out.n; i++) in->out.at[i]->backward |= backward;
+        for (int i = first; i < in->out.n; i++) {
+            in->out.at[i]->backward |= phase != PHASE_F;
+            in->out.at[i]->deferred |= phase == PHASE_W;
+        }
     }
     vec_push(in->graph->arena, &in->done, (Converted){value, result});
     return result;
@@ -308,7 +322,8 @@ static void insert_region(Choices *choices, Graph *graph, Region *region) {
         if (node->op != OP_PARAM && node->op != OP_INPUT) {
             const AxisType *need = choice_of(choices, node)->need;
             for (int k = 0; k < node->n_in; k++)
-                if (node->op != OP_RESULT) node->in[k] = convert(&in, node->in[k], &need[k * MAX_MESH], node->backward);
+                if (node->op != OP_RESULT)
+                    node->in[k] = convert(&in, node->in[k], &need[k * MAX_MESH], node_phase(node));
         }
         if (node->op == OP_REPEAT) insert_region(choices, graph, node->region);
         vec_push(graph->arena, &in.out, node);
@@ -318,10 +333,12 @@ static void insert_region(Choices *choices, Graph *graph, Region *region) {
         memcpy(need, region->results.at[i]->type, sizeof need);
         for (int a = 0; a < choices->layout->mesh.n; a++)
             if (region->owner->outs[i].type[a].kind == AXIS_SHARDED) need[a] = region->owner->outs[i].type[a];
-        region->results.at[i] = convert(&in, region->results.at[i], need, true);
+        region->results.at[i] =
+            convert(&in, region->results.at[i], need, region->results.at[i]->deferred ? PHASE_W : PHASE_B);
     }
     for (int i = 0; i < region->n_carries; i++)
-        region->results.at[i] = convert(&in, region->results.at[i], region->params.at[i]->type, false);
+        region->results.at[i] =
+            convert(&in, region->results.at[i], region->params.at[i]->type, node_phase(region->results.at[i]));
     if (!region->parent)
         for (int i = 0; i < graph->outputs.n; i++) {
             Output *output = &graph->outputs.at[i];
@@ -329,7 +346,8 @@ static void insert_region(Choices *choices, Graph *graph, Region *region) {
             for (int a = 0; !output->tensor->typed && a < choices->layout->mesh.n; a++)
                 if (type[a].kind != AXIS_SHARDED) type[a] = output->value->type[a];
             output->tensor->typed = true;
-            output->value = with_zero_padding(&in, convert(&in, output->value, tensor_type(output->tensor), false));
+            output->value = with_zero_padding(
+                &in, convert(&in, output->value, tensor_type(output->tensor), node_phase(output->value)));
         }
     region->nodes = in.out;
 }
@@ -405,6 +423,7 @@ static void flatten_region(Graph *graph, const Layout *layout, Region *region) {
         Node *node = i < region->params.n ? region->params.at[i] : region->nodes.at[i - region->params.n];
         if (node->region) flatten_region(graph, layout, node->region);
         for (int k = 0; k < node->n_outs; k++) make_flat(graph, layout, &node->outs[k].shape, node->outs[k].type);
+        if (node->n_outs) node->shape = node->outs[0].shape;
         const Node *x = node->n_in ? node->in[0] : NULL;
         if (node->op == OP_SUM && x->shape.dims[x->shape.n - 1]->is_flat) { /* in order: the operand is done */
             own_attr(graph, node, "over")->dims = shape_without(&x->shape, &node->shape);

@@ -199,6 +199,7 @@ static Losses run_stages(const char *model, const char *plan_text) {
     StageCut cut = {0};
     Step *whole, **steps = &whole;
     bool staged = plan_stage_cut(s, plan, graph, &cut);
+    if (staged) cut.splits_backward = schedule_name_splits_backward(rule_of(plan, cut.dim)->using_name);
     if (staged) steps = grad_to_stages(s, program, program->train, plan, graph, &cut, &whole);
     else whole = grad_to_step(s, program, program->train, plan, graph);
     if (diag_count(s, SEV_ERROR)) diag_flush(s, stderr, false);
@@ -209,6 +210,7 @@ static Losses run_stages(const char *model, const char *plan_text) {
     Schedule *schedule = staged ? schedule_generate(s, s->arena, rule_of(plan, cut.dim)->using_name, n, cut.n_chunks / n, (int)whole->micros, parts)
                                 : schedule_one_f_one_b(s, s->arena, 1, (int)whole->micros, parts);
     assert_non_null(schedule);
+    if (staged) schedule_set_transfers(schedule, steps);
     if (!schedule_verify(schedule, (Span){0})) diag_flush(s, stderr, false);
     assert_int_equal(diag_count(s, SEV_ERROR), 0);
     Hub hub = {.n_stages = n};
@@ -302,8 +304,24 @@ static void test_interleaved(void **state) {
     expect_equal(model, one, "plan p {\n mesh pipe = 2, data = 2\n batch on data\n weights on data\n layers uneven(1, 2, 1, 0) on pipe using interleaved(chunks = 2)\n microbatch 1\n}\n");
 }
 
+static void test_zero_bubble(void **state) {
+    (void)state;
+    const char *model = gpt(false);
+    Losses one = run_stages(model, "plan p { microbatch 1 }\n"), skip = run_stages(gpt(true), "plan p { microbatch 1 }\n"), shared = run_stages(SHARED, "plan p { microbatch 1 }\n");
+    expect_equal(model, one, "plan p {\n mesh pipe = 2\n layers on pipe using zero_bubble\n microbatch 1\n}\n");
+    expect_equal(model, one, "plan p {\n mesh pipe = 4\n layers on pipe using zero_bubble\n microbatch 1\n}\n");
+    expect_equal(model, one, "plan p {\n mesh pipe = 3\n layers uneven(2, 0, 2) on pipe using zero_bubble\n microbatch 1\n}\n");
+    expect_equal(gpt(true), skip, "plan p {\n mesh pipe = 4\n layers on pipe using zero_bubble\n microbatch 1\n}\n");
+    expect_equal(SHARED, shared, "plan p {\n mesh pipe = 4\n layers on pipe using zero_bubble\n microbatch 1\n}\n");
+    expect_equal(SHARED, shared, "plan p {\n mesh pipe = 2, data = 2\n batch on data\n weights on data\n layers on pipe using zero_bubble\n microbatch 1\n}\n");
+    expect_equal(model, one, "plan p {\n mesh pipe = 4\n layers on pipe using zero_bubble\n recompute full\n microbatch 1\n}\n");
+    expect_equal(model, one, "plan p {\n mesh pipe = 2, tensor = 2\n layers on pipe using zero_bubble\n head, ffn, vocab, seq on tensor\n microbatch 1\n}\n");
+    expect_equal(model, one, "plan p {\n mesh pipe = 2, data = 2\n batch on data\n gradients on data\n layers on pipe using zero_bubble\n microbatch 1\n}\n");
+    expect_equal(model, one, "plan p {\n mesh pipe = 2, data = 2, tensor = 2\n batch on data\n weights on data\n layers uneven(3, 1) on pipe using zero_bubble\n head, ffn on tensor\n microbatch 1\n}\n");
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_alone), cmocka_unit_test(test_shared), cmocka_unit_test(test_combined),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_zero_bubble), cmocka_unit_test(test_alone), cmocka_unit_test(test_shared), cmocka_unit_test(test_combined),
                                        cmocka_unit_test(test_interleaved)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

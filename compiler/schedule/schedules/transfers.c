@@ -11,6 +11,10 @@ Schedule *schedule_new(Session *s, Arena *arena, const char *name, int stages, i
                            .n_chunks = chunks,
                            .n_micro = micros};
     schedule->roles = NEW_N(arena, RoleSchedule, stages);
+    for (int k = 0; k + 1 < stages * chunks; k++) {
+        vec_push(arena, &schedule->channels, (ScheduleChannel){.from = 2 * k, .to = 2 * k + 2, .depth = 1});
+        vec_push(arena, &schedule->channels, (ScheduleChannel){.from = 2 * k + 3, .to = 2 * k + 1, .depth = 1});
+    }
     return schedule;
 }
 
@@ -30,14 +34,18 @@ static void add(Schedule *schedule, RoleSchedule *to, ActionKind kind, const Act
     int all = schedule->n_roles * schedule->n_chunks, chunk = pass->chunk * schedule->n_roles + role + step;
     if (chunk < 0 || chunk >= all || schedule->n_roles == 1) return;
     bool sends = kind == ACTION_SEND_F || kind == ACTION_SEND_B;
-    Action action = {
-        .kind = kind, .chunk = pass->chunk, .micro = pass->micro, .stream = sends, .peer = chunk % schedule->n_roles};
+    Action action = {.kind = kind,
+                     .chunk = pass->chunk,
+                     .micro = pass->micro,
+                     .stream = sends,
+                     .peer = chunk % schedule->n_roles,
+                     .span = pass->span};
     vec_push(schedule->arena, &to->actions, action);
 }
 
 void schedule_add_transfers(Schedule *schedule) {
     for (int role = 0; role < schedule->n_roles; role++) {
-        RoleSchedule with = {0};
+        RoleSchedule with = {.span = schedule->roles[role].span};
         for (int i = 0; i < schedule->roles[role].actions.n; i++) {
             const Action *a = &schedule->roles[role].actions.at[i];
             bool forward = a->kind == ACTION_F, backward = a->kind == ACTION_B || a->kind == ACTION_BI;
