@@ -9,10 +9,12 @@
 typedef struct Emitter {
     Codegen *g;
     const RoleProgram *program;
-    V rank, arena, micro, index; /* index: of the innermost repeat, i64 */
-    V round, last_round;         /* of that repeat: how many were done, and that of the last */
-    V pointers;                  /* room for the longest list of pointers of the entry */
-    Map *functions;              /* Loop -> function */
+    V rank, arena, micro;
+    V index[MAX_REPEATS + 1]; /* of the open repeats, i64, from 1 */
+    int depth;
+    V round, last_round; /* of the innermost repeat: how many were done, and that of the last */
+    V pointers;          /* room for the longest list of pointers of the entry */
+    Map *functions;      /* Loop -> function */
 } Emitter;
 
 /* ---- the runtime's functions, from the ABI list ------------------------------------------------- */
@@ -204,6 +206,14 @@ static V handover_constant(Codegen *g, const Kernel *kernel) {
 
 /* ---- addresses ---------------------------------------------------------------------------------- */
 
+static V step_of(Emitter *e, const RefStep *step) {
+    Codegen *g = e->g;
+    CHECK(step->depth > 0 && step->depth <= e->depth);
+    V slot = cg_add(g, cg_mul(g, e->index[step->depth], cg_i64(g, step->scale)), cg_i64(g, step->shift));
+    if (step->modulus) slot = LLVMBuildURem(g->builder, slot, cg_i64(g, step->modulus), "");
+    return cg_mul(g, slot, cg_i64(g, step->step));
+}
+
 static V address_of(Emitter *e, const BufferRef *ref) {
     Codegen *g = e->g;
     V offset = cg_i64(g, ref->buffer->address + ref->offset);
@@ -211,12 +221,9 @@ static V address_of(Emitter *e, const BufferRef *ref) {
         V flight = LLVMBuildURem(g->builder, e->micro, cg_i64(g, ref->buffer->flights), "");
         offset = cg_add(g, offset, cg_mul(g, flight, cg_i64(g, ref->buffer->bytes)));
     }
-    if (ref->step) {
-        CHECK(e->index);
-        V slot = cg_add(g, cg_mul(g, e->index, cg_i64(g, ref->scale)), cg_i64(g, ref->shift));
-        if (ref->modulus) slot = LLVMBuildURem(g->builder, slot, cg_i64(g, ref->modulus), "");
-        offset = cg_add(g, offset, cg_mul(g, slot, cg_i64(g, ref->step)));
-    }
+    RefStep own = {ref->step, ref->scale, ref->shift, ref->modulus, ref->depth};
+    if (ref->step) offset = cg_add(g, offset, step_of(e, &own));
+    for (int i = 0; i < ref->n_outer; i++) offset = cg_add(g, offset, step_of(e, &ref->outer[i]));
     return cg_at(g, g->i8, e->arena, offset);
 }
 
@@ -246,17 +253,20 @@ static void emit_kernels(Emitter *e, const KernelList *list);
 static void emit_repeat(Emitter *e, const Kernel *kernel) {
     Codegen *g = e->g;
     CgFor rounds;
-    V outer = e->index, outer_round = e->round, outer_last = e->last_round;
+    V outer_round = e->round, outer_last = e->last_round;
+    CHECK(e->depth < MAX_REPEATS);
     cg_for_begin(g, &rounds, cg_i64(g, 0), cg_i64(g, kernel->count), cg_i64(g, 1), true);
-    e->index = kernel->descending ? cg_sub(g, cg_i64(g, kernel->count - 1), rounds.iv) : rounds.iv;
+    V i = kernel->descending ? cg_sub(g, cg_i64(g, kernel->count - 1), rounds.iv) : rounds.iv;
+    e->index[++e->depth] = i;
     e->round = rounds.iv;
     e->last_round = cg_i64(g, kernel->count - 1);
     BufferRef index = {.buffer = kernel->index};
-    V layer = cg_add(g, e->index, cg_i64(g, kernel->index_first));
+    V layer = cg_add(g, i, cg_i64(g, kernel->index_first));
     cg_store(g, LLVMBuildTrunc(g->builder, layer, g->i32, ""), address_of(e, &index), 4);
     emit_kernels(e, &kernel->body);
     cg_for_end(g, &rounds, NULL, NULL);
-    e->index = outer, e->round = outer_round, e->last_round = outer_last;
+    e->depth--;
+    e->round = outer_round, e->last_round = outer_last;
 }
 
 /* Whether this round and micro-batch run the kernel; NULL: all do. */

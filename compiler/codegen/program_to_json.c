@@ -49,7 +49,9 @@ static int64_t index_limit(const Region *region, const Tensor *tensor) {
             if (inner) return inner;
         }
         if (node->op != OP_LOOKUP && node->op != OP_CROSS_ENTROPY) continue;
-        if (node->in[1]->op != OP_INPUT || node->in[1]->tensor->name != tensor->name) continue;
+        const Node *ids = node->in[1];
+        while (ids->op == OP_ADD) ids = ids->in[0]; /* the place of an id */
+        if (ids->op != OP_INPUT || ids->tensor->name != tensor->name) continue;
         const Shape *over = &node_attr(node, "over")->dims;
         return dim_logical(over->n ? over->dims[0] : node->in[0]->shape.dims[0]);
     }
@@ -88,11 +90,21 @@ static cJSON *input_json(const Describe *d, const Buffer *buffer) {
 
 /* ---- tensors ------------------------------------------------------------------------------------ */
 
+/* Layers in groups are one dimension outside of the compiler. */
+static int dim_outside(const Shape *shape, int i) {
+    int at = i;
+    for (int k = 1; k <= i; k++) at -= shape->dims[k - 1]->nested == shape->dims[k];
+    return at;
+}
+
+static int64_t layers_of_group(const Dim *dim) { return dim->nested ? dim->nested->size : 1; }
+
 static cJSON *tensor_json(const Describe *d, const Buffer *buffer) {
     const Tensor *tensor = buffer->tensor;
     const Mesh *mesh = d->facts->mesh;
     cJSON *object = cJSON_CreateObject();
-    size_t length = strcspn(tensor->name, "#"); /* a later chunk's layers of the same weight */
+    size_t length =
+        strcspn(tensor->name, "#"); /* further layers of the same weight: of a later chunk, of another range */
     cJSON_AddStringToObject(object, "name", arena_strndup(d->arena, tensor->name, length));
     cJSON_AddStringToObject(object, "class", tensor_class_name[tensor->class]);
     cJSON_AddStringToObject(object, "dtype", dtype_name[tensor->dtype]);
@@ -101,16 +113,29 @@ static cJSON *tensor_json(const Describe *d, const Buffer *buffer) {
     const AxisType *type = tensor->logical.n ? tensor->logical_type : tensor->type;
     bool padded = false;
     for (int i = 0; i < logical->n; i++) {
-        cJSON_AddItemToArray(shape, cJSON_CreateNumber((double)logical->dims[i]->size));
+        const Dim *dim = logical->dims[i];
+        if (i == 0 || logical->dims[i - 1]->nested != dim)
+            cJSON_AddItemToArray(shape, cJSON_CreateNumber((double)(dim->size * layers_of_group(dim))));
         padded |= logical->dims[i]->unpadded != 0;
     }
     cJSON *padding = padded ? cJSON_AddArrayToObject(object, "padding") : NULL;
     for (int i = 0; padded && i < logical->n; i++)
-        cJSON_AddItemToArray(padding,
-                             cJSON_CreateNumber((double)(logical->dims[i]->size - dim_logical(logical->dims[i]))));
+        if (i == 0 || logical->dims[i - 1]->nested != logical->dims[i])
+            cJSON_AddItemToArray(padding,
+                                 cJSON_CreateNumber((double)(logical->dims[i]->size - dim_logical(logical->dims[i]))));
+    cJSON *uneven = NULL; /* for each dimension its parts, or null */
+    for (int i = 0; i < logical->n; i++) uneven = logical->dims[i]->n_parts && !uneven ? cJSON_CreateArray() : uneven;
+    for (int i = 0; uneven && i < logical->n; i++) {
+        const Dim *dim = logical->dims[i];
+        if (i && logical->dims[i - 1]->nested == dim) continue;
+        cJSON *sizes = dim->n_parts ? cJSON_CreateArray() : cJSON_CreateNull();
+        for (int k = 0; k < dim->n_parts; k++) cJSON_AddItemToArray(sizes, cJSON_CreateNumber((double)dim->parts[k]));
+        cJSON_AddItemToArray(uneven, sizes);
+    }
+    if (uneven) cJSON_AddItemToObject(object, "uneven", uneven);
     for (int a = 0; a < mesh->n; a++) {
         int at = type[a].kind == AXIS_SHARDED && type[a].dim ? shape_find(logical, type[a].dim) : -1;
-        cJSON_AddItemToArray(axes, at < 0 ? cJSON_CreateNull() : cJSON_CreateNumber(at));
+        cJSON_AddItemToArray(axes, at < 0 ? cJSON_CreateNull() : cJSON_CreateNumber(dim_outside(logical, at)));
     }
     for (int a = 0; a < mesh->n; a++) {
         if (type[a].kind != AXIS_SHARDED || type[a].layout != LAYOUT_BALANCED) continue;
@@ -122,15 +147,19 @@ static cJSON *tensor_json(const Describe *d, const Buffer *buffer) {
         const Dim *range = tensor->shape.dims[tensor->shape.n - 1];
         cJSON *flat = cJSON_AddObjectToObject(object, "flat");
         add_number(flat, "axis", range->stored_axis);
-        add_number(flat, "blocks", tensor->shape.n > 1 ? (double)tensor->shape.dims[0]->size : 1);
+        double blocks = 1;
+        for (int i = 0; i + 1 < tensor->shape.n; i++) blocks *= (double)tensor->shape.dims[i]->size;
+        add_number(flat, "blocks", blocks);
         add_number(flat, "part", (double)local_extent(mesh, tensor->type, range));
     }
     const Dim *lead = logical->n ? logical->dims[0] : NULL;
     if (lead && lead->part_of) { /* a stage's layers */
-        cJSON_ReplaceItemInArray(shape, 0, cJSON_CreateNumber((double)lead->part_of->size));
+        int64_t each = layers_of_group(lead);
+        cJSON_ReplaceItemInArray(shape, 0,
+                                 cJSON_CreateNumber((double)(lead->part_of->size * layers_of_group(lead->part_of))));
         cJSON *part = cJSON_AddObjectToObject(object, "part");
-        add_number(part, "first", (double)lead->first);
-        add_number(part, "count", (double)lead->size);
+        add_number(part, "first", (double)(lead->first * each));
+        add_number(part, "count", (double)(lead->size * each));
     }
     if (tensor->is_copy) cJSON_AddBoolToObject(object, "copy", true);
     add_number(object, "offset", (double)buffer->address);
@@ -301,6 +330,13 @@ const char *program_to_json(const ProgramFacts *f) {
         cJSON_AddItemToArray(mesh, axis);
         if (f->batch_on_axis[a]) cJSON_AddItemToArray(data_axes, cJSON_CreateNumber(a));
     }
+    const Cluster *cluster = f->plan->cluster;
+    int64_t n_machines = 0;
+    for (int i = 0; cluster && i < cluster->groups.n; i++) n_machines += cluster->groups.at[i].nodes;
+    cJSON *machines = n_machines > 1 ? cJSON_AddArrayToObject(root, "machines") : NULL;
+    for (int i = 0; machines && i < cluster->groups.n; i++)
+        for (int64_t k = 0; k < cluster->groups.at[i].nodes; k++)
+            cJSON_AddItemToArray(machines, cJSON_CreateNumber((double)cluster->groups.at[i].gpus));
     add_number(root, "threads", (double)f->plan->threads);
     add_number(root, "seed", (double)train->seed);
     add_number(root, "steps", (double)train->steps);

@@ -7,6 +7,8 @@
 
 #include <stdlib.h>
 
+#include "driver/explain_machines.h"
+
 typedef struct Line {
     const Kernel *kernel;
     const char *entry;
@@ -213,6 +215,7 @@ void explain_plan(Session *s, const ProgramFacts *facts, Text *out) {
         text_printf(out, "%s%s = %lld", a ? ", " : " (", facts->mesh->axes[a].name,
                     (long long)facts->mesh->axes[a].size);
     text_printf(out, "%s\n", facts->mesh->n ? ")" : "");
+    explain_machines(facts, out);
     text_printf(out, "a step: %lld sequences = %lld in a micro-batch of all ranks x %lld micro-batches\n",
                 (long long)facts->train->batch, (long long)facts->step->micro_batch, (long long)facts->step->micros);
     if (facts->n_roles > 1) schedule_draw(facts->schedule, out);

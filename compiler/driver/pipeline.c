@@ -12,6 +12,7 @@
 #include "driver/fit_memory.h"
 #include "driver/plan_to_schedule.h"
 #include "driver/stats.h"
+#include "graph/narrow.h"
 #include "graph/reproducible.h"
 #include "graph/stages.h"
 #include "kernels/kernels.h"
@@ -49,9 +50,13 @@ static bool front_end(Session *s, const Options *options, Front *front) {
 /* The plans' checks need the model's dimensions; a file with errors elsewhere still gets them when it has those. */
 static void check_plans(Session *s, const Front *front) {
     if (!front->program || !front->model) return;
-    for (int i = 0; i < front->program->plans.n; i++)
+    for (int i = 0; i < front->program->plans.n; i++) {
+        int errors = diag_count(s, SEV_ERROR);
         plan_check(s, front->program, front->program->train, front->program->plans.at[i], front->model->dims.at,
                    front->model->dims.n);
+        front->program->plans.at[i]->refused = diag_count(s, SEV_ERROR) > errors;
+        model_check_groups_of_layers(s, front->model, front->program->plans.at[i]);
+    }
 }
 
 static const Plan *choose_plan(Session *s, const Front *front, const Options *options) {
@@ -98,13 +103,15 @@ static const char *unbuilt(const Front *front, const Plan *plan, Span *where) {
     if (!what && front->program->train) what = train_unbuilt(front->program->train, where);
     if (!what && front->model) what = padding_unbuilt(front->program->session->arena, front->model, plan, where);
     if (!what && front->model) what = repeating_unbuilt(front->model, plan, where);
+    if (!what && front->model) what = narrowing_unbuilt(front->program->session, front->model, plan, where);
     StageCut cut = {0};
     if (!what && front->model) plan_stage_cut(front->program->session, plan, front->model, &cut);
     for (int i = 0; !what && i < plan->rules.n; i++) {
         const Rule *rule = &plan->rules.at[i];
-        if (rule->how != STORE_UNEVEN || rule->what == cut.dim) continue;
+        const Dim *dim = rule->what && front->model ? graph_find_dim(front->model->graph, rule->what) : NULL;
+        if (rule->how != STORE_UNEVEN || rule->what == cut.dim || !dim || !dim->is_repeated) continue;
         *where = rule->span;
-        what = "an uneven dimension";
+        what = "an uneven dimension of rounds";
     }
     return what;
 }
@@ -123,6 +130,19 @@ static bool refuse_unbuilt(Session *s, const Front *front, const Plan *plan, boo
 
 static bool refuse_numerics(Session *s, const Options *options, const Plan *plan) {
     return options->reproducible && !plan_is_reproducible(s, plan);
+}
+
+/* Rules for parts of the model become rules for the whole of another one, in `*front`. NULL when it cannot be built,
+ * which is an error or a note. */
+static const Plan *prepare_plan(Session *s, const Options *options, Front *front, const Plan *plan, bool as_error) {
+    if (!plan || refuse_numerics(s, options, plan) || refuse_unbuilt(s, front, plan, as_error)) return NULL;
+    if (!front->model || !plan_is_narrowed(plan)) return plan;
+    if (plan->refused || plan->broken) return NULL;
+    const Plan *narrowed = plan_narrowed(s, plan, &front->model);
+    if (!narrowed || refuse_unbuilt(s, front, narrowed, as_error)) return NULL;
+    int errors = diag_count(s, SEV_ERROR);
+    model_check_groups_of_layers(s, front->model, narrowed);
+    return diag_count(s, SEV_ERROR) == errors ? narrowed : NULL;
 }
 
 /* ---- emitting stages ---------------------------------------------------------------------------- */
@@ -353,9 +373,9 @@ int pipeline_check(Session *s, const Options *options) {
     bool clean = diag_count(s, SEV_ERROR) == 0;
     if (good && front.program)
         for (int i = 0; i < front.program->plans.n; i++) {
-            const Plan *plan = front.program->plans.at[i];
-            if (!refuse_numerics(s, options, plan) && !refuse_unbuilt(s, &front, plan, false) && front.model && clean)
-                plan_to_memory(s, options, &front, plan);
+            Front own = front;
+            const Plan *plan = prepare_plan(s, options, &own, front.program->plans.at[i], false);
+            if (plan && own.model && clean) plan_to_memory(s, options, &own, plan);
         }
     return exit_code(s);
 }
@@ -386,8 +406,8 @@ int pipeline_build(Session *s, const Options *options) {
         graph_print(front.model->graph, &text);
         return put(&text);
     }
-    const Plan *plan = choose_plan(s, &front, options);
-    if (!plan || refuse_numerics(s, options, plan) || refuse_unbuilt(s, &front, plan, true)) return 1;
+    const Plan *plan = prepare_plan(s, options, &front, choose_plan(s, &front, options), true);
+    if (!plan) return 1;
     ProgramFacts *facts = plan_to_memory(s, options, &front, plan);
     if (!facts) return exit_code(s);
     if (emits(options, "step")) return emit_step(s, &front, facts->plan);
@@ -422,11 +442,11 @@ int pipeline_explain(Session *s, const Options *options) {
     if (options->plan && !only) return 1;
     Text text = {.arena = s->arena};
     for (int i = 0; i < front.program->plans.n; i++) {
-        const Plan *plan = front.program->plans.at[i];
-        if (only && plan != only) continue;
-        if (refuse_numerics(s, options, plan)) return 1;
-        if (refuse_unbuilt(s, &front, plan, false)) continue;
-        ProgramFacts *facts = plan_to_memory(s, options, &front, plan);
+        if (only && front.program->plans.at[i] != only) continue;
+        Front own = front;
+        const Plan *plan = prepare_plan(s, options, &own, front.program->plans.at[i], false);
+        if (!plan) continue;
+        ProgramFacts *facts = plan_to_memory(s, options, &own, plan);
         if (!facts) return exit_code(s);
         if (text.at) text_puts(&text, "\n");
         explain_plan(s, facts, &text);

@@ -51,9 +51,15 @@ Dim *copy_dim(const Copy *copy, Dim *dim) {
     return replaced ? replaced : dim;
 }
 
+/* A dimension that becomes groups has the layers of a group behind it. */
 Shape copy_shape(const Copy *copy, const Shape *shape) {
-    Shape result = *shape;
-    for (int i = 0; i < result.n; i++) result.dims[i] = copy_dim(copy, result.dims[i]);
+    Shape result = {0};
+    for (int i = 0; i < shape->n; i++) {
+        Dim *each = map_get(&copy->groups, shape->dims[i]);
+        CHECK(result.n + 1 + (each != NULL) <= MAX_RANK);
+        result.dims[result.n++] = copy_dim(copy, shape->dims[i]);
+        if (each) result.dims[result.n++] = each;
+    }
     return result;
 }
 
@@ -224,7 +230,7 @@ static void push_all(Arena *arena, NodeList *to, Node *const *from, int n) {
 }
 
 /* Parameters and inputs in the order carries, slices, captures, with what rules have added. */
-static Node *close_repeat(Copy *copy, const Region *from, Node *const *in) {
+static Node *close_repeat(Copy *copy, const Node *node, const Region *from, Node *const *in) {
     Arena *arena = copy->to->arena;
     CopyLevel *level = copy->level;
     Region *region = level->region;
@@ -242,7 +248,11 @@ static Node *close_repeat(Copy *copy, const Region *from, Node *const *in) {
     push_all(arena, &inputs, level->slice_inputs.at, level->slice_inputs.n);
     push_all(arena, &inputs, in + own, from->n_captures);
     push_all(arena, &inputs, level->capture_inputs.at, level->capture_inputs.n);
-    for (int i = 0; i < from->results.n; i++) vec_push(arena, &results, copy_value(copy, from->results.at[i]));
+    if (copy->enter) copy->enter(copy, node);
+    for (int i = 0; i < from->results.n; i++) {
+        Node *result = copy_value(copy, from->results.at[i]);
+        vec_push(arena, &results, copy->fit ? copy->fit(copy, from->results.at[i], result) : result);
+    }
     for (int i = 0; i < level->stacked.n; i++) vec_push(arena, &results, copy_value(copy, level->stacked.at[i].value));
     region->params.n = 0;
     push_all(arena, &region->params, params.at, params.n);
@@ -253,6 +263,8 @@ static Node *close_repeat(Copy *copy, const Region *from, Node *const *in) {
 
 static Node *copy_repeat(Copy *copy, const Node *node, Node *const *in) {
     const Region *from = node->region;
+    Dim *each = map_get(&copy->groups, from->dim);
+    if (each) from = repeat_in_groups(copy->to->arena, node, each)->region;
     Builder outside = copy->b;
     Region *region = region_open(&copy->b, copy_dim(copy, from->dim), from->descending);
     CopyLevel *level = level_push(copy, region);
@@ -277,7 +289,7 @@ static Node *copy_repeat(Copy *copy, const Node *node, Node *const *in) {
     copy->b.name = outside.name;
     copy->b.path = outside.path;
     copy->b.backward = outside.backward;
-    Node *repeat = close_repeat(copy, from, in);
+    Node *repeat = close_repeat(copy, node, from, in);
     int first = from->n_carries + from->n_stacked;
     for (int i = 0; i < level->stacked.n; i++)
         copy_stack(copy, level->stacked.at[i].tensor, build_result(&copy->b, repeat, first + i));
@@ -293,6 +305,12 @@ static Node *settle_index(Copy *copy, const Node *node) {
     return build_layer_index(&copy->b);
 }
 
+/* Whether the open repeat runs over the layers of a group, which the copy has made; groups are outermost. */
+static bool in_group(const Copy *copy) {
+    const CopyLevel *level = copy->level;
+    return copy->groups.n && level->up && level->up->up && level->up->region->dim->nested == level->region->dim;
+}
+
 /* What stands for the node in the target; NULL for a tuple that was expanded. */
 static Node *copy_node(Copy *copy, const Node *node, Node *const *in) {
     const OpInfo *info = op_info(node);
@@ -301,7 +319,7 @@ static Node *copy_node(Copy *copy, const Node *node, Node *const *in) {
     copy->b.path = node->path;
     copy->b.backward = node->backward;
     if (node->op == OP_REPEAT) return copy_repeat(copy, node, in);
-    if (node->op == OP_LAYER_INDEX) return settle_index(copy, node);
+    if (node->op == OP_LAYER_INDEX) return in_group(copy) ? copy_layer_number(copy) : settle_index(copy, node);
     if (node->op == OP_RESULT) {
         Node **results = map_get(&copy->tuples, node->in[0]);
         if (results) return results[node_attr(node, "index")->integer];
@@ -319,7 +337,14 @@ void copy_region(Copy *copy, const Region *from) {
     for (int i = 0; i < from->nodes.n; i++) {
         const Node *node = from->nodes.at[i];
         Node **in = NEW_N(copy->to->arena, Node *, node->n_in);
-        for (int k = 0; k < node->n_in; k++) in[k] = copy_value(copy, node->in[k]);
+        if (copy->enter) copy->enter(copy, node);
+        copy->source = node;
+        for (int k = 0; k < node->n_in; k++) {
+            in[k] = copy_value(copy, node->in[k]);
+            /* what a repeat slices or captures comes in as it is */
+            bool fits = copy->fit && node->op != OP_RESULT && (!node->region || k < node->region->n_carries);
+            if (fits) in[k] = copy->fit(copy, node->in[k], in[k]);
+        }
         Node *value = copy_node(copy, node, in);
         if (value) map_put(copy->to->arena, &copy->nodes, node, value);
     }

@@ -20,12 +20,18 @@ struct Copy {
     Graph *to;
     Builder b;
     Map dims;              /* Dim -> Dim: replaced ones; others are shared */
+    Map groups;            /* Dim -> Dim: repeats over it are put in groups, with a repeat over the other in each */
     Map tensors;           /* Tensor -> Tensor */
     Map nodes;             /* source node -> target node */
     Map tuples;            /* tuple that was expanded -> Node *[n_results] */
     bool keeps_composites; /* nothing is expanded */
     CopyRule *rule;
     void *context;
+    /* Where parts of the target have other dimensions: `enter` sets `dims` for a node before it is copied, and `fit`
+     * gives an operand the dimensions that its reader expects. Both or neither. */
+    void (*enter)(Copy *copy, const Node *node);
+    Node *(*fit)(Copy *copy, const Node *source, Node *value);
+    const Node *source; /* that is copied */
     CopyLevel *level;
 };
 
@@ -49,6 +55,10 @@ Shape copy_layers(const Copy *copy);
 Node *copy_slice(Copy *copy, Tensor *tensor);
 /* Writes the value of each layer to such a tensor. */
 void copy_stack(Copy *copy, Tensor *tensor, Node *value);
+
+/* A repeat over groups of `dim`'s layers, whose body repeats over the layers of one: the same node otherwise. `each` is
+ * how many of them a group has (nest.c). */
+Node *repeat_in_groups(Arena *arena, const Node *repeat, Dim *each);
 
 /* The node as something simpler when all that needs is at hand (x * 1, a constant of constants); NULL otherwise. */
 Node *fold_node(Builder *b, const Node *node, Node *const *in);

@@ -5,6 +5,8 @@
  * reads is in use. */
 #include "graph/elaborate.h"
 
+#include "graph/narrow.h"
+
 /* ---- names that are used ------------------------------------------------------------------------ */
 
 typedef struct Uses {
@@ -157,14 +159,6 @@ void unused_weights(Elaborator *e) {
 
 /* ---- freezing ----------------------------------------------------------------------------------- */
 
-/* Whether `word` is a run of whole components of the path: "attention" or "attention.wq" of "layers.attention.wq". */
-static bool path_has(const char *path, const char *word) {
-    size_t n = strlen(word);
-    for (const char *at = path; at; at = strchr(at, '.') ? strchr(at, '.') + 1 : NULL)
-        if (strncmp(at, word, n) == 0 && (at[n] == 0 || at[n] == '.')) return true;
-    return false;
-}
-
 static void freeze_unknown(Elaborator *e, Name word) {
     VEC(Name) parts = {0};
     for (int i = 0; i < e->model->inits.n; i++) {
@@ -187,7 +181,7 @@ void freeze_weights(Elaborator *e) {
         bool found = false;
         for (int i = 0; i < e->model->inits.n; i++) {
             Tensor *weight = e->model->inits.at[i].weight;
-            if (!path_has(weight->name, train->freeze.at[k])) continue;
+            if (!path_has_part(weight->name, train->freeze.at[k])) continue;
             weight->frozen = true;
             found = true;
         }

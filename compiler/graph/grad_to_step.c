@@ -75,9 +75,13 @@ typedef struct Training {
     uint32_t dropouts; /* met so far: each has a key of its own, the same under every plan */
 } Training;
 
+int64_t dropout_key(uint32_t number) { return (int64_t)(uint32_t)(0x9e3779b1u * number); }
+
 static Node *dropout_with_counters(Copy *copy, const Node *node, Node *const *in, Training *training) {
     AttrValue attrs[2] = {node->attrs[0], node->attrs[1]};
-    attrs[op_attr_index(op_info(node), "key")].integer = (int64_t)(uint32_t)(0x9e3779b1u * ++training->dropouts);
+    int64_t *key = &attrs[op_attr_index(op_info(node), "key")].integer;
+    training->dropouts++;
+    if (*key == 0) *key = dropout_key(training->dropouts); /* else it has been given one */
     Node *operands[4] = {in[0], copy_capture(copy, training->st->seed), copy_capture(copy, training->st->number)};
     int n = 3;
     Node *layer = copy_layer_number(copy);
@@ -244,6 +248,7 @@ static Node *total_loss(Stepper *st, Builder *b, const Copy *copy) {
 /* ---- graphs of a micro-batch ------------------------------------------------------------------------------------- */
 
 static bool plan_recomputes_all(const Plan *plan) {
+    if (plan && plan->recompute_every == 1) return true; /* each layer keeps its input */
     return plan && plan->recompute.n == 1 && strcmp(plan->recompute.at[0], "full") == 0;
 }
 
@@ -354,7 +359,7 @@ static void add_hidden_dims(Graph *model, const Region *region) {
 }
 
 void step_stepper(Stepper *st, Session *s, const Train *train, const Plan *plan, ModelGraph *whole) {
-    const ModelGraph *full = model_repeated(s, plan, model_padded(s, plan, whole));
+    const ModelGraph *full = model_nested(s, plan, model_repeated(s, plan, model_padded(s, plan, whole)));
     add_hidden_dims(full->graph, &full->graph->top);
     const ModelGraph *model = model_narrowed(s, plan, full);
     Step *step = NEW(s->arena, Step);
@@ -391,5 +396,6 @@ Step *grad_to_step(Session *s, const Program *program, const Train *train, const
     step->begin = step_begin(&st);
     step->update = step_update(&st);
     step->decode = step_decode(&st);
+    step_keep_weights(step, plan);
     return step;
 }

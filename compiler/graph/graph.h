@@ -106,6 +106,11 @@ typedef struct Step {
  * ordinary nodes. */
 Step *grad_to_step(Session *s, const Program *program, const Train *train, const Plan *plan, ModelGraph *model);
 
+/* `weights on AXIS using keep | keep_for_backward`: the step's graphs gather such weights once a step (in `begin`,
+ * where all micro-batches read them) or once for both passes of a micro-batch. grad_to_step and grad_to_stages do it.
+ */
+void step_keep_weights(Step *step, const Plan *plan);
+
 /* Micro-batches of a step; 0: the batch is not a whole number of them. */
 int64_t plan_micros(const Plan *plan, const ModelGraph *model);
 
@@ -114,6 +119,9 @@ const char *padding_unbuilt(Arena *arena, const ModelGraph *model, const Plan *p
 
 /* The same for `repeated`. */
 const char *repeating_unbuilt(const ModelGraph *model, const Plan *plan, Span *where);
+
+/* Reports a `recompute every n` whose n does not divide the layers of a repeat, or of a pipeline's chunk. */
+void model_check_groups_of_layers(Session *s, const ModelGraph *model, const Plan *plan);
 
 /* Reports words of the optimizer's groups that mean no weight of the model. */
 void model_check_groups(Session *s, const Train *train, const ModelGraph *model);

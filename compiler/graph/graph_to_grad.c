@@ -30,6 +30,7 @@ typedef struct Grad {
     int n_forward;
     Builder b;
     const Recompute *again; /* or NULL */
+    Map origins;            /* of the forward nodes that are made again to be differentiated there: what they copy */
 } Grad;
 
 static Node *resolve(Grad *grad, Level *level, Node *node);
@@ -38,7 +39,8 @@ static void differentiate(Grad *grad, Level *level);
 /* ---- which values depend on a weight ----------------------------------------------------------------------------- */
 
 static bool is_active(const Grad *grad, const Node *node) {
-    return node->id < grad->n_forward && grad->active[node->id];
+    if (node->id >= grad->n_forward && grad->origins.n) node = map_get(&grad->origins, node);
+    return node && node->id < grad->n_forward && grad->active[node->id];
 }
 
 static bool wants(Tensor *const *weights, int n, const Tensor *tensor) {
@@ -444,6 +446,74 @@ static Node *close_backward(Grad *grad, Level *level, Backward *back) {
     return repeat;
 }
 
+/* ---- layers in groups --------------------------------------------------------------------------- */
+
+static Node *clone_repeat(Grad *grad, const Node *repeat, Node *const *in);
+
+static Node *clone_in_region(Grad *grad, Map *made, const Node *node) {
+    Node **in = NEW_N(grad->arena, Node *, node->n_in + 1);
+    for (int k = 0; k < node->n_in; k++) in[k] = map_get(made, node->in[k]);
+    grad->b.span = node->span, grad->b.name = node->name, grad->b.path = node->path;
+    if (node->op == OP_REPEAT) return clone_repeat(grad, node, in);
+    if (node->op == OP_LAYER_INDEX) return build_layer_index(&grad->b);
+    if (node->op == OP_INPUT) return build_input(&grad->b, node->tensor);
+    return build_op(&grad->b, node->op, in, node->n_in, node->attrs);
+}
+
+/* A forward repeat once more, where the builder stands. */
+static Node *clone_repeat(Grad *grad, const Node *repeat, Node *const *in) {
+    const Region *from = repeat->region;
+    Map made = {0};
+    Region *region = region_open(&grad->b, from->dim, from->descending);
+    for (int i = 0; i < from->params.n; i++) {
+        const Node *param = from->params.at[i];
+        grad->b.span = param->span, grad->b.name = param->name, grad->b.path = param->path;
+        Node *clone = region_add_param(&grad->b, region, param->dtype, param->shape);
+        map_put(grad->arena, &made, param, clone);
+        map_put(grad->arena, &grad->origins, clone, (void *)(uintptr_t)param);
+    }
+    for (int i = 0; i < from->nodes.n; i++) {
+        const Node *node = from->nodes.at[i];
+        if (node->backward) continue;
+        Node *clone = clone_in_region(grad, &made, node);
+        map_put(grad->arena, &made, node, clone);
+        map_put(grad->arena, &grad->origins, clone, (void *)(uintptr_t)node);
+    }
+    Node **results = NEW_N(grad->arena, Node *, from->results.n + 1);
+    for (int i = 0; i < from->results.n; i++) results[i] = map_get(&made, from->results.at[i]);
+    Node *clone =
+        region_close(&grad->b, region, in, from->n_carries, from->n_slices, from->n_captures, results, from->n_stacked);
+    map_put(grad->arena, &grad->origins, clone, (void *)(uintptr_t)repeat);
+    return clone;
+}
+
+static void mark_backward(Node *node) {
+    node->backward = true;
+    for (int i = 0; node->region && i < node->region->params.n; i++) node->region->params.at[i]->backward = true;
+    for (int i = 0; node->region && i < node->region->nodes.n; i++) mark_backward(node->region->nodes.at[i]);
+}
+
+/* Only the first input of a group is kept: the forward pass of its layers runs again in the backward half. */
+static bool is_group(const Level *level, const Node *repeat) {
+    return level->repeat && level->forward->dim->nested == repeat->region->dim;
+}
+
+static Node *run_group_again(Grad *grad, Level *level, const Node *repeat) {
+    Node **in = NEW_N(grad->arena, Node *, repeat->n_in + 1);
+    for (int i = 0; i < repeat->n_in; i++) in[i] = resolve(grad, level, repeat->in[i]);
+    build_in(grad, level, repeat);
+    grad->b.backward = false; /* until its own backward half stands */
+    return clone_repeat(grad, repeat, in);
+}
+
+static void close_group(Level *level, Node *again) {
+    mark_backward(again);
+    for (int i = 0; i < level->backward->nodes.n; i++) {
+        Node *node = level->backward->nodes.at[i];
+        if (node->op == OP_RESULT && node->in[0] == again) node->backward = true;
+    }
+}
+
 static int *no_results(Arena *arena, int n) {
     int *numbers = NEW_N(arena, int, n + 1);
     for (int i = 0; i < n; i++) numbers[i] = -1;
@@ -451,9 +521,12 @@ static int *no_results(Arena *arena, int n) {
 }
 
 static void differentiate_repeat(Grad *grad, Level *up, Node *repeat, Node *const *grad_out) {
-    Region *forward = repeat->region;
+    bool group = is_group(up, repeat);
+    Level again = {.up = up->up, .forward = up->backward, .backward = up->backward}; /* there it is at hand */
+    Node *run = group ? run_group_again(grad, up, repeat) : repeat;
+    Region *forward = run->region;
     int n = forward->params.n;
-    Level level = {.up = up, .forward = forward, .repeat = repeat};
+    Level level = {.up = group ? &again : up, .forward = forward, .repeat = run};
     Backward back = {.carry_of = no_results(grad->arena, n),
                      .slice_of = no_results(grad->arena, n),
                      .capture_of = no_results(grad->arena, n)};
@@ -462,6 +535,7 @@ static void differentiate_repeat(Grad *grad, Level *up, Node *repeat, Node *cons
     open_carries(grad, &level, &back, grad_out);
     differentiate(grad, &level);
     close_carries(grad, &level, &back);
+    if (group) close_group(up, run);
     if (back.carries.n + back.stacked.n == 0) return;
     Node *made = close_backward(grad, &level, &back);
     for (int i = 0; i < n; i++) {

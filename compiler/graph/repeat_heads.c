@@ -16,7 +16,8 @@ typedef struct Repeating {
 
 static const Rule *repeated_rule(const Plan *plan) {
     for (int i = 0; i < plan->rules.n; i++)
-        if (plan->rules.at[i].how == STORE_REPEATED && plan->rules.at[i].what) return &plan->rules.at[i];
+        if (plan->rules.at[i].how == STORE_REPEATED && plan->rules.at[i].what && !plan->rules.at[i].in)
+            return &plan->rules.at[i];
     return NULL;
 }
 

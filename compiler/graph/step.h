@@ -71,8 +71,15 @@ const ModelGraph *model_repeated(Session *s, const Plan *plan, const ModelGraph 
 /* The model with the casts that the plan's `precision` asks for (precision.c); the model itself in fp32. */
 const ModelGraph *model_narrowed(Session *s, const Plan *plan, const ModelGraph *model);
 DType plan_dtype(const Plan *plan);
+/* The model with its repeats in groups, for `recompute every n` (nest.c); the model itself when the plan has no such.
+ */
+const ModelGraph *model_nested(Session *s, const Plan *plan, const ModelGraph *model);
 /* A copy of the model, with the dimensions, tensors and rule of `setup`, and more dimensions. */
 ModelGraph *model_rewritten(Session *s, const ModelGraph *model, Copy *setup, Dim *const *more, int n_more);
+/* Auxiliary losses, loss, mask, logits and outputs of a copied model. */
+void model_copy_results(ModelGraph *made, const ModelGraph *model, Copy *copy);
+/* The random stream of the model's dropout with this number, from 1. */
+int64_t dropout_key(uint32_t number);
 /* x with `outside` behind the end of a padded dimension. */
 Node *build_masked(Builder *b, Node *x, Dim *dim, double outside);
 

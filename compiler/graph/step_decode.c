@@ -151,6 +151,8 @@ Graph *step_decode(Stepper *st) {
     const ModelGraph *model = st->whole;
     if (!model->logits || !model->seq || !model->batch || model->logits->shape.n != 3) return NULL;
     if (shape_find(&model->logits->shape, model->seq) < 0) return NULL;
+    for (int i = 0; i < model->logits->shape.n; i++)
+        if (model->logits->shape.dims[i]->n_parts) return NULL; /* a token's number would not be its place */
     Tensor *logits;
     Graph *alone = logits_alone(st, &logits);
     if (count_data(alone) != 1 || !can_decode(&alone->top, model->seq)) return NULL;

@@ -719,6 +719,17 @@ static void make_parts(Cutter *c) {
     }
 }
 
+/* The same cut, counted in groups of layers. */
+static StageCut cut_of_groups(Arena *arena, const StageCut *cut, const Dim *each) {
+    StageCut groups = *cut;
+    if (!each) return groups;
+    groups.first = NEW_N(arena, int64_t, cut->n_chunks);
+    groups.count = NEW_N(arena, int64_t, cut->n_chunks);
+    for (int i = 0; i < cut->n_chunks; i++)
+        groups.first[i] = cut->first[i] / each->size, groups.count[i] = cut->count[i] / each->size;
+    return groups;
+}
+
 Step **grad_to_stages(Session *s, const Program *program, const Train *train, const Plan *plan, ModelGraph *model,
                       const StageCut *cut, Step **whole) {
     (void)program;
@@ -729,6 +740,8 @@ Step **grad_to_stages(Session *s, const Program *program, const Train *train, co
     *whole = st.step;
     Cutter c = {.s = s, .arena = s->arena, .cut = cut, .st = &st, .n_chunks = cut->n_chunks};
     c.dim = graph_find_dim(st.model->graph, cut->dim);
+    StageCut groups = cut_of_groups(s->arena, cut, c.dim->nested);
+    c.cut = cut = &groups;
     c.stage_tensors = NEW_N(s->arena, Map, cut->n_stages);
     c.chunk_tensors = NEW_N(s->arena, Map, cut->n_chunks);
     make_parts(&c);
@@ -769,7 +782,10 @@ Step **grad_to_stages(Session *s, const Program *program, const Train *train, co
         if (decode) steps[stage_of(&c, chunk)]->decodes[chunk / cut->n_stages] = decodes[chunk];
     }
     share_weights(&c, stages, steps, (const Graph *const *)evals);
-    for (int i = 0; i < cut->n_stages; i++) close_stage(&c, &stages[i]);
+    for (int i = 0; i < cut->n_stages; i++) {
+        close_stage(&c, &stages[i]);
+        step_keep_weights(steps[i], plan);
+    }
     return diag_count(s, SEV_ERROR) > errors ? NULL : steps;
 }
 

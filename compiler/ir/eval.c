@@ -288,7 +288,7 @@ static void run_repeat(Run *run, const Node *node) {
     for (int64_t step = 0; step < n; step++) {
         int64_t index = region->descending ? n - 1 - step : step;
         for (int64_t rank = 0; rank < n_ranks; rank++) {
-            run->contexts[rank].layer = index;
+            run->contexts[rank].layer = region->dim->first + index;
             set_params(run, node, rank, index, step == 0);
         }
         run_nodes(run, region);

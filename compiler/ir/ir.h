@@ -28,9 +28,11 @@ typedef struct Dim Dim;
 struct Dim {
     Name name; /* unique within the graph; a layer's own dimension is `mlp.hidden` */
     int64_t size;
-    int64_t unpadded; /* the model's size where a plan made it longer; 0: it did not */
-    Dim *like;        /* a second name for the positions of another dimension, or NULL */
-    Dim **factors;    /* declared factors, the left one major; n_factors 0: none */
+    int64_t unpadded;     /* the model's size where a plan made it longer; 0: it did not */
+    const int64_t *parts; /* of a dimension cut in unequal parts: their sizes; each has room for the largest */
+    int n_parts;
+    Dim *like;     /* a second name for the positions of another dimension, or NULL */
+    Dim **factors; /* declared factors, the left one major; n_factors 0: none */
     int n_factors;
     Dim *product;     /* the dimension that this one is a factor of, or NULL */
     bool is_batch;    /* sized by `train`; in a micro-batch body its logical index starts at micro * size */
@@ -39,6 +41,7 @@ struct Dim {
     bool is_repeated; /* a repeat runs over it: it stacks what each layer has of its own */
     bool is_flat;     /* rule 3's flat range of elements: */
     int stored_axis;  /* the axis that stores it in parts cuts it last, whatever its place in the mesh */
+    Dim *nested;      /* of layers in groups: the repeat inside each, over a group's layers; or NULL */
     Dim *part_of;     /* a pipeline stage's layers: the whole of them, or NULL */
     int64_t first;    /* of such a part: its first one's logical index */
     int id;           /* index in Graph.dims */
@@ -59,6 +62,8 @@ Shape shape_without(const Shape *shape, const Shape *removed);
 Shape shape_union(const Shape *a, const Shape *b); /* a's order, then what only b has */
 int64_t shape_elements(const Shape *shape);        /* global */
 int64_t dim_logical(const Dim *dim);               /* its size in the model, without padding */
+/* The logical index of what stands at `place`: that of the model's dimension, or its size or more for padding. */
+int64_t dim_index(const Dim *dim, int64_t place);
 int64_t shape_logical_elements(const Shape *shape);
 const char *shape_text(Arena *arena, const Shape *shape); /* "[batch, seq]" */
 
@@ -154,11 +159,12 @@ typedef struct Tensor {
     AxisType logical_type[MAX_MESH];
     Name group; /* the parameter group's word it matches ("bias", "norm"), or NULL */
     bool frozen;
-    bool is_gain; /* one-dimensional: bias or norm weight */
-    bool typed;   /* `type` has been decided */
-    bool is_copy; /* of a weight whose home is another stage: no state of its own, not saved */
-    int flights;  /* of CLASS_STAGE: copies; FLIGHTS_SAVED: one for each micro-batch in flight, FLIGHTS_DEFERRED:
-                    of which BW is still to come; 0: one */
+    bool is_gain;    /* one-dimensional: bias or norm weight */
+    bool typed;      /* `type` has been decided */
+    uint64_t blocks; /* of a weight: a bit for each block of the plan (`in layers 0..3 { ... }`) that holds for it */
+    bool is_copy;    /* of a weight whose home is another stage: no state of its own, not saved */
+    int flights;     /* of CLASS_STAGE: copies; FLIGHTS_SAVED: one for each micro-batch in flight, FLIGHTS_DEFERRED:
+                       of which BW is still to come; 0: one */
     Span span;
     struct Tensor *of; /* the weight whose moment or gradient this is; the tokens that `next` shifts */
     int id;

@@ -76,6 +76,14 @@ Shape shape_union(const Shape *a, const Shape *b) {
 
 int64_t dim_logical(const Dim *dim) { return dim->unpadded ? dim->unpadded : dim->size; }
 
+int64_t dim_index(const Dim *dim, int64_t place) {
+    if (!dim->n_parts) return place;
+    int64_t room = dim->size / dim->n_parts, part = place / room, before = 0;
+    if (part >= dim->n_parts || place % room >= dim->parts[part]) return dim->unpadded;
+    for (int i = 0; i < part; i++) before += dim->parts[i];
+    return before + place % room;
+}
+
 int64_t shape_logical_elements(const Shape *shape) {
     int64_t n = 1;
     for (int i = 0; i < shape->n; i++) n *= dim_logical(shape->dims[i]);

@@ -31,6 +31,7 @@ double kernel_runs(const Kernel *kernel, double times, int64_t rounds, int64_t m
 /* Two slots, or two layers' parts, of one buffer. */
 static bool apart(const BufferRef *a, const BufferRef *b) {
     if (!a->step || a->step != b->step || a->scale != b->scale || a->modulus != b->modulus) return false;
+    if (a->depth != b->depth || a->n_outer || b->n_outer) return false; /* of one repeat */
     int64_t by = a->shift - b->shift;
     return a->modulus ? by % a->modulus != 0 : by != 0;
 }

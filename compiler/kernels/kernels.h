@@ -45,12 +45,24 @@ typedef struct Buffer {
 
 /* Bytes from the arena's start:
  *     buffer.address + (micro mod flights) * bytes + offset + ((scale * i + shift) mod modulus) * step
- * with i the index of the enclosing repeat. modulus 0: no reduction. */
+ * with i the index of the repeat that is `depth` repeats deep (1: the outermost one). modulus 0: no reduction. What is
+ * sliced by several repeats has a step more for each further one. */
+enum { MAX_OUTER_STEPS = 3 };
+typedef struct RefStep {
+    int64_t step, scale, shift, modulus;
+    int depth;
+} RefStep;
+
 typedef struct BufferRef {
     Buffer *buffer;
     int64_t offset, step;
     int64_t scale, shift, modulus;
+    int depth;
+    int n_outer;
+    RefStep outer[MAX_OUTER_STEPS];
 } BufferRef;
+
+enum { MAX_REPEATS = 16 }; /* inside each other */
 
 typedef enum KernelKind {
     KERNEL_LOOP,

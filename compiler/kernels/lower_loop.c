@@ -72,8 +72,14 @@ static LoopMemory memory_of(DType dtype) {
 }
 
 static bool same_ref(const BufferRef *a, const BufferRef *b) {
-    return a->buffer == b->buffer && a->offset == b->offset && a->step == b->step && a->scale == b->scale &&
-           a->shift == b->shift && a->modulus == b->modulus;
+    bool same = a->buffer == b->buffer && a->offset == b->offset && a->step == b->step && a->scale == b->scale &&
+                a->shift == b->shift && a->modulus == b->modulus && a->depth == b->depth && a->n_outer == b->n_outer;
+    for (int i = 0; same && i < a->n_outer; i++) {
+        const RefStep *x = &a->outer[i], *y = &b->outer[i];
+        same = x->step == y->step && x->scale == y->scale && x->shift == y->shift && x->modulus == y->modulus &&
+               x->depth == y->depth;
+    }
+    return same;
 }
 
 static int pointer_of(Emit *e, BufferRef ref) {
@@ -146,6 +152,23 @@ static LoopValue index_in_whole(Emit *e, const Node *node, const Dim *dim, LoopV
     return index;
 }
 
+/* dim_index as loop instructions: what stands in a part is moved up by the padding of the parts before it. */
+static LoopValue index_in_parts(Emit *e, const Dim *dim, LoopValue place) {
+    LoopValue index = loop_const_i(&e->b, (int32_t)dim->unpadded);
+    int64_t room = dim->size / dim->n_parts, before = 0;
+    for (int i = 0; i < dim->n_parts; i++) {
+        LoopValue low = loop_const_i(&e->b, (int32_t)(i * room - 1)),
+                  high = loop_const_i(&e->b, (int32_t)(i * room + dim->parts[i]));
+        LoopValue after = loop_emit(&e->b, LOOP_ILT, low, place, -1),
+                  inside = loop_emit(&e->b, LOOP_ILT, place, high, -1);
+        LoopValue here = loop_emit(&e->b, LOOP_IADD, place, loop_const_i(&e->b, (int32_t)(before - i * room)), -1);
+        LoopValue later = loop_emit(&e->b, LOOP_SELECT, inside, here, index);
+        index = loop_emit(&e->b, LOOP_SELECT, after, later, index);
+        before += dim->parts[i];
+    }
+    return index;
+}
+
 /* The logical index of a dimension: that of the loop's index among the rank's positions, plus the micro-batch. */
 static LoopValue logical_index(Emit *e, const Node *node, Dim *dim) {
     int axis = shape_find(&e->axes, dim);
@@ -157,7 +180,7 @@ static LoopValue logical_index(Emit *e, const Node *node, Dim *dim) {
         index = loop_emit(&e->b, LOOP_IADD, index,
                           loop_emit(&e->b, LOOP_IMUL, micro, loop_const_i(&e->b, dim->size), -1), -1);
     }
-    return index;
+    return dim->n_parts ? index_in_parts(e, dim, index) : index;
 }
 
 /* ---- values ------------------------------------------------------------------------------------- */

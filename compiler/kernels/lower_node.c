@@ -4,30 +4,31 @@
 /* ---- views: the operand's bytes under other dimensions ----------------------------------------------------------- */
 
 /* Blocks of a stack keep their stride; inside them elements lie in row-major order. */
-static Location flat_place(Lowering *l, Node *node, const Location *from, bool is_stacked) {
+static Location flat_place(Lowering *l, Node *node, const Location *from, int layers) {
     Location to = place_row_major(l, node, from->ref);
-    if (is_stacked) to.stride[0] = from->stride[0];
+    for (int i = 0; i < layers; i++) to.stride[i] = from->stride[i];
     return to;
 }
 
 /* A flat range is the bytes of its tensor, unless padding has to follow them or they do not lie in order. */
 static Location flatten_place(Lowering *l, Node *node) {
     Node *x = node->in[0];
-    bool is_stacked = node->shape.n == 2;
+    int layers = node->shape.n - 1;
     Location from = value_place(l, x), rows = place_row_major(l, x, from.ref);
-    int64_t blocks = is_stacked ? lower_extent(l, node, node->shape.dims[0]) : 1, elements = 1;
+    int64_t blocks = 1, elements = 1;
     bool in_order = true;
-    for (int i = is_stacked; i < x->shape.n; i++) {
+    for (int i = 0; i < layers; i++) blocks *= lower_extent(l, node, node->shape.dims[i]);
+    for (int i = layers; i < x->shape.n; i++) {
         int64_t extent = lower_extent(l, x, x->shape.dims[i]);
         elements *= extent;
         in_order = in_order && (extent == 1 || from.stride[i] == rows.stride[i]);
     }
     int64_t range = lower_extent(l, node, node->shape.dims[node->shape.n - 1]);
-    if (in_order && range == elements) return flat_place(l, node, &from, is_stacked);
+    if (in_order && range == elements) return flat_place(l, node, &from, layers);
     Buffer *buffer = lower_buffer(l, intern(l->graph->session->names, "flat"), MEM_TEMPORARY, node->dtype,
                                   blocks * range * dtype_bytes(node->dtype), node->span);
     Location padded = place_row_major(l, node, (BufferRef){.buffer = buffer}), to = place_row_major(l, x, padded.ref);
-    if (is_stacked) to.stride[0] = range;
+    for (int i = 0; i < layers; i++) to.stride[i] = padded.stride[i];
     if (range > elements) lower_zero(l, buffer, elements, range - elements, blocks, range, node->dtype, node->span);
     lower_copy(l, x, &from, &to, false);
     return padded;
@@ -37,7 +38,7 @@ static Location view_place(Lowering *l, Node *node) {
     Node *x = node->in[0];
     if (node->op == OP_FLATTEN) return flatten_place(l, node);
     Location from = value_place(l, x), to = {.ref = from.ref};
-    if (node->op == OP_UNFLATTEN) return flat_place(l, node, &from, x->shape.n == 2);
+    if (node->op == OP_UNFLATTEN) return flat_place(l, node, &from, x->shape.n - 1);
     for (int i = 0; i < node->shape.n; i++) {
         Dim *dim = node->shape.dims[i];
         int same = shape_find(&x->shape, dim);

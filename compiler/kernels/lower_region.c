@@ -188,13 +188,14 @@ typedef struct Carry {
 static Map *carries_of(Lowering *l) { return &l->carries; }
 
 /* Slot of the round: rounds count from 0 whatever the direction of the index. */
-static BufferRef carry_ref(const Region *region, const Carry *carry, int ahead) {
+static BufferRef carry_ref(const Region *region, const Carry *carry, int ahead, int depth) {
     int64_t last = region->dim->size - 1;
     return (BufferRef){.buffer = carry->buffer,
                        .step = carry->slot,
                        .scale = region->descending ? -1 : 1,
                        .shift = (region->descending ? last : 0) + ahead,
-                       .modulus = carry->stacked >= 0 ? 0 : 2};
+                       .modulus = carry->stacked >= 0 ? 0 : 2,
+                       .depth = depth};
 }
 
 void prepare_repeat(Lowering *l, Node *node) {
@@ -257,10 +258,17 @@ static void place_stacks(Lowering *l, Node *node) {
     }
 }
 
-/* One layer's part of a stacked value. */
-static Location slice_place(const Location *stack, DType dtype, int n) {
-    Location slice = {.ref = stack->ref};
-    if (stack->ref.step) BUG("a repeat inside a repeat slices a value of the outer one");
+/* One layer's part of a stacked value, for the repeat that is `depth` repeats deep. */
+static Location slice_place(const Location *stack, DType dtype, int n, int depth) {
+    const BufferRef *from = &stack->ref;
+    Location slice = {.ref = *from};
+    if (from->step) { /* itself a slice, of a repeat around this one */
+        CHECK(from->n_outer < MAX_OUTER_STEPS);
+        slice.ref.outer[slice.ref.n_outer++] =
+            (RefStep){from->step, from->scale, from->shift, from->modulus, from->depth};
+    }
+    slice.ref.depth = depth;
+    slice.ref.shift = slice.ref.modulus = 0;
     slice.ref.step = stack->stride[0] * dtype_bytes(dtype);
     slice.ref.scale = 1;
     for (int i = 0; i < n; i++) slice.stride[i] = stack->stride[i + 1];
@@ -269,16 +277,18 @@ static Location slice_place(const Location *stack, DType dtype, int n) {
 
 static void give_params(Lowering *l, Node *node, const Carry *carries) {
     Region *region = node->region;
+    int depth = l->open.n + 1; /* once it is open */
+    CHECK(depth <= MAX_REPEATS);
     for (int i = 0; i < region->params.n; i++) {
         Node *param = region->params.at[i], *in = node->in[i];
         Value *value = value_new(l, param);
         value->has_place = value->fixed = value->stored = true;
         value->uses_left = FOREVER;
         if (i < region->n_carries)
-            value->place = place_row_major(l, param, carry_ref(region, &carries[i], 0));
+            value->place = place_row_major(l, param, carry_ref(region, &carries[i], 0, depth));
         else if (i < region->n_carries + region->n_slices) {
             Location stack = value_place(l, in);
-            value->place = slice_place(&stack, param->dtype, param->shape.n);
+            value->place = slice_place(&stack, param->dtype, param->shape.n, depth);
         } else
             value->place = value_place(l, in);
     }
@@ -291,7 +301,7 @@ static void place_results(Lowering *l, Node *node, const Carry *carries, CopyLis
     for (int k = 0; k < region->results.n; k++) {
         Node *result = region->results.at[k];
         if (k < region->n_carries) {
-            Location to = place_row_major(l, result, carry_ref(region, &carries[k], 1));
+            Location to = place_row_major(l, result, carry_ref(region, &carries[k], 1, l->open.n));
             want(l, copies, result, &to, false, true);
             continue;
         }
@@ -299,7 +309,7 @@ static void place_results(Lowering *l, Node *node, const Carry *carries, CopyLis
         for (int c = 0; c < region->n_carries; c++)
             is_carry |= carries[c].stacked == k - region->n_carries && carries[c].stacked >= 0;
         if (is_carry) continue;
-        Location to = slice_place(&value->outs[k], result->dtype, result->shape.n);
+        Location to = slice_place(&value->outs[k], result->dtype, result->shape.n, l->open.n);
         want(l, copies, result, &to, value->outs_accumulate[k],
              !value->outs_accumulate[k] || value_new(l, result)->uses_left == 0);
     }

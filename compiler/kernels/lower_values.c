@@ -72,6 +72,7 @@ Buffer *lower_tensor(Lowering *l, Tensor *tensor) {
         bytes *= l->graph->mesh ? local_extent(l->graph->mesh, tensor->type, tensor->shape.dims[i])
                                 : tensor->shape.dims[i]->size;
     buffer = lower_buffer(l, tensor->name, kind_of_class(tensor->class), tensor->dtype, bytes, tensor->span);
+    if (tensor->class == CLASS_STAGE && tensor->of) buffer->kind = kind_of_class(tensor->of->class); /* a copy of it */
     buffer->tensor = tensor;
     buffer->persistent =
         tensor->class != CLASS_CACHE && tensor->class != CLASS_STAGE; /* caches live while sampling alone */

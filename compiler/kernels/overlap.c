@@ -75,7 +75,7 @@ static Kernel *kernel_fixed(const Overlap *o, const Kernel *from, int64_t index)
         if (!ref->step) continue;
         int64_t slot = ref->scale * index + ref->shift;
         ref->offset += (ref->modulus ? slot % ref->modulus : slot) * ref->step;
-        ref->step = ref->scale = ref->shift = ref->modulus = 0;
+        ref->step = ref->scale = ref->shift = ref->modulus = ref->depth = 0;
     }
     return kernel;
 }
@@ -147,7 +147,7 @@ static void give_slots(const Kernel *repeat, Buffer *buffer) {
         for (int k = 0; k < kernel->n_refs; k++) {
             BufferRef *ref = &kernel->refs[k];
             if (ref->buffer != buffer) continue;
-            ref->step = one, ref->scale = 1, ref->shift = 0, ref->modulus = 2;
+            ref->step = one, ref->scale = 1, ref->shift = 0, ref->modulus = 2, ref->depth = 1;
         }
     }
     buffer->bytes = 2 * one;

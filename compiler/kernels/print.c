@@ -1,13 +1,18 @@
 /* --emit kernels and --emit memory. */
 #include "kernels/kernels.h"
 
+/* "[i+0]" of the outermost repeat, "[j+0]" of one inside it. */
+static void print_step(const RefStep *step, Text *out) {
+    char index = (char)('i' + (step->depth > 1 ? step->depth - 1 : 0));
+    text_printf(out, "[%s%c+%lld", step->scale < 0 ? "-" : "", index, (long long)step->shift);
+    if (step->modulus) text_printf(out, " mod %lld", (long long)step->modulus);
+    text_puts(out, "]");
+}
+
 static void print_ref(const BufferRef *ref, Text *out) {
     text_printf(out, " %s.%d", ref->buffer->name, ref->buffer->id);
-    if (ref->step) {
-        text_printf(out, "[%s%lld", ref->scale < 0 ? "-i+" : "i+", (long long)ref->shift);
-        if (ref->modulus) text_printf(out, " mod %lld", (long long)ref->modulus);
-        text_puts(out, "]");
-    }
+    for (int k = 0; k < ref->n_outer; k++) print_step(&ref->outer[k], out);
+    if (ref->step) print_step(&(RefStep){ref->step, ref->scale, ref->shift, ref->modulus, ref->depth}, out);
     if (ref->offset) text_printf(out, "+%lld", (long long)ref->offset);
 }
 

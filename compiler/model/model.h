@@ -127,6 +127,7 @@ typedef struct Rule {
     Span span, statement, axis_span;
     Span using_span;
     const Stmt *in; /* the narrowing block, or NULL */
+    int block;      /* of a storage rule that a block narrows: its bit in Tensor.blocks, from 1; 0: none */
 } Rule;
 
 /* Of fp16: what the loss is multiplied by at first; it doubles after so many steps without an overflow. */
@@ -151,6 +152,7 @@ typedef struct Plan {
     Span recompute_span;
     int64_t threads; /* of a rank; 0: this machine's cores shared out */
     Span auto_span;  /* of an `auto`, when there is one: a choice left to the planner */
+    bool refused;    /* the checks found a mistake */
     bool broken;     /* a rule or the mesh had a mistake: what is missing proves nothing */
 } Plan;
 

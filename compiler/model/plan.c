@@ -425,6 +425,12 @@ static void read_rules(PlanReader *p, const StmtList *body, const Stmt *in) {
         const Stmt *stmt = body->at[i];
         if (stmt->kind == STMT_RULE) {
             read_rule(p, stmt, in);
+        } else if (stmt->kind == STMT_IN && in != NULL) {
+            Diag *d = diag_error(p->r->s, "P0475", head_of(stmt), "an `in` block inside another");
+            diag_note(d, head_of(in), "the outer one");
+            diag_help(
+                d,
+                "two blocks side by side hold together where both do: `in layers 0..3 { ... }` and `in mlp { ... }`");
         } else if (stmt->kind == STMT_IN) {
             read_rules(p, &stmt->body, stmt);
         } else if (in != NULL) {

@@ -157,19 +157,55 @@ static void check_axis(const PlanCheck *c, int axis) {
 
 static void check_range(const PlanCheck *c, const Stmt *in) {
     const Dim *dim = in->value->kind == EXPR_NAME ? check_find_dim(c, in->value->name) : NULL;
-    if (dim == NULL || in->range->kind != EXPR_RANGE) return;
+    if (in->range->kind != EXPR_RANGE) return;
+    if (dim == NULL || !check_is_repeated(c, dim)) {
+        Diag *d = diag_error(c->s, "P0419", in->value->span, "`in %s` with a range narrows to no layers",
+                             expr_dotted(c->arena, in->value));
+        diag_label(d, "no repeat of the model runs over it");
+        diag_help(d, "a range counts the rounds of a repeat: `in layers 0..3 { ... }`");
+        return;
+    }
     const Expr *low = in->range->args.at[0], *high = in->range->args.at[1];
-    if (low->kind != EXPR_INT || high->kind != EXPR_INT) return;
+    if (low->kind != EXPR_INT || high->kind != EXPR_INT) {
+        Diag *d = diag_error(c->s, "P0419", in->range->span, "a range of layers is two whole numbers");
+        diag_help(d, "write them out: `in %s 0..%lld { ... }`", dim->name, (long long)dim->size - 1);
+        return;
+    }
     if (low->integer >= 0 && low->integer <= high->integer && high->integer < dim->size) return;
     diag_error(c->s, "P0419", in->range->span, "`%lld..%lld` is not a range of `%s`: they are numbered 0 to %lld",
                (long long)low->integer, (long long)high->integer, dim->name, (long long)dim->size - 1);
 }
 
+/* What a path ends with, without the number of the call: "mlp" of "layers_2.mlp_3". */
+static Name call_name(const PlanCheck *c, const char *path) {
+    const char *dot = strrchr(path, '.'), *last = dot != NULL ? dot + 1 : path;
+    size_t n = strlen(last), end = n;
+    while (end > 0 && last[end - 1] >= '0' && last[end - 1] <= '9') end--;
+    if (end > 1 && end < n && last[end - 1] == '_') n = end - 1;
+    return intern_n(c->s->names, last, n);
+}
+
+/* What belongs to the whole model: samples, data sets, the layers themselves. */
+static void check_narrowed(const PlanCheck *c, const Rule *rule) {
+    const Dim *dim = rule->what != NULL ? check_find_dim(c, rule->what) : NULL;
+    bool batch = rule->what != NULL && check_is_batch(c, rule);
+    if (!batch && (dim == NULL || (!dim->has_data && !check_is_repeated(c, dim)))) return;
+    Diag *d = diag_error(c->s, "P0474", rule->span, "`%s` cannot be divided in a part of the model", rule->what);
+    diag_label(d, "%s",
+               batch           ? "every part computes the same samples"
+               : dim->has_data ? "every part computes the same data sets"
+                               : "a pipeline divides the whole model");
+    diag_help(d, "state it outside of the block");
+}
+
 static void check_narrowing(const PlanCheck *c, const PartNames *parts, const Stmt *in) {
     const char *dotted = expr_dotted(c->arena, in->value);
     if (dotted == NULL) return;
-    Name name = in->value->name;
-    if (in->range != NULL) check_range(c, in);
+    if (in->range != NULL) {
+        check_range(c, in);
+        return;
+    }
+    Name name = call_name(c, dotted);
     if (check_find_dim(c, name) != NULL || has_name(parts, name)) return;
     Diag *d = diag_error(c->s, "P0419", in->value->span, "`in %s` narrows to nothing", dotted);
     diag_label(d, "the model has no such layer, call or tensor");
@@ -192,7 +228,11 @@ static void check_parts(const PlanCheck *c) {
     PartNames parts = {.arena = c->arena};
     add_parts(&parts, &c->train->model->body);
     for (int i = 0; i < c->plan->rules.n; i++)
-        if (c->plan->rules.at[i].in != NULL) check_narrowing(c, &parts, c->plan->rules.at[i].in);
+        if (c->plan->rules.at[i].in != NULL) {
+            const Stmt *in = c->plan->rules.at[i].in;
+            check_narrowed(c, &c->plan->rules.at[i]);
+            if (i == 0 || c->plan->rules.at[i - 1].in != in) check_narrowing(c, &parts, in);
+        }
     for (int i = 0; i < c->plan->recompute.n; i++) check_recompute(c, &parts, c->plan->recompute.at[i]);
 }
 
@@ -213,27 +253,10 @@ void plan_check(Session *s, const Program *program, const Train *train, const Pl
 
 /* ---- what is not built yet ---------------------------------------------------------------------- */
 
-static const char *rule_unbuilt(const Rule *rule) {
-    if (rule->in != NULL) return "a rule narrowed to a part of the model";
-    if (rule->storage != STORAGE_NONE)
-        return rule->using_name && strcmp(rule->using_name, "free") != 0 ? "keeping gathered weights" : NULL;
-    return NULL;
-}
-
 const char *plan_unbuilt(const Plan *plan, Span *where) {
     if (plan->auto_span.file != 0) {
         *where = plan->auto_span;
         return "a choice left to the planner";
-    }
-    for (int i = 0; i < plan->rules.n; i++) {
-        const char *what = rule_unbuilt(&plan->rules.at[i]);
-        if (what == NULL) continue;
-        *where = plan->rules.at[i].span;
-        return what;
-    }
-    if (plan->recompute_every != 0) {
-        *where = plan->recompute_span;
-        return "recomputation of all but every n-th layer";
     }
     return NULL;
 }

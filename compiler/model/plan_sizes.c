@@ -11,6 +11,7 @@ typedef struct DimUse {
     const Dim *dim;
     const Rule *rules[MAX_MESH];
     int n;
+    const Stmt *in;     /* where it is divided so; NULL: everywhere */
     bool repeated_over; /* a repeat runs over it: its axis is a pipeline */
     bool free;          /* padded, uneven, repeated: rule 4's ways out were taken */
 } DimUse;
@@ -63,18 +64,18 @@ static bool use_fits(const SizeCheck *k, const DimUse *use, int axis, int64_t si
     return use->dim->size % need == 0 && (factor == NULL || factor->size % need == 0);
 }
 
-static void add_use(SizeCheck *k, const Rule *rule, const Dim *dim) {
+static void add_use(SizeCheck *k, const Rule *rule, const Dim *dim, const Stmt *in) {
     DimUse *use = NULL;
     for (int i = 0; i < k->uses.n; i++)
-        if (k->uses.at[i].dim == dim) use = &k->uses.at[i];
+        if (k->uses.at[i].dim == dim && k->uses.at[i].in == in) use = &k->uses.at[i];
     if (use == NULL) {
-        vec_push(k->c->arena, &k->uses, (DimUse){.dim = dim, .repeated_over = check_is_repeated(k->c, dim)});
+        vec_push(k->c->arena, &k->uses, (DimUse){.dim = dim, .in = in, .repeated_over = check_is_repeated(k->c, dim)});
         use = &vec_last(&k->uses);
     }
     if (rule->how != STORE_PLAIN) use->free = true;
     int at = use->n;
     for (int i = 0; i < use->n; i++)
-        if (use->rules[i]->axis == rule->axis) return; /* in a narrowed block once more */
+        if (use->rules[i]->axis == rule->axis) return; /* in a block once more */
     while (at > 0 && cuts_before(rule, use->rules[at - 1])) {
         use->rules[at] = use->rules[at - 1];
         at--;
@@ -370,16 +371,40 @@ static void check_repeated(const SizeCheck *k, const Rule *rule, const Dim *dim)
         diag_help(d, "the axis must be a multiple of %lld to repeat it, or divide it", (long long)dim->size);
 }
 
+static bool has_use(const SizeCheck *k, const Dim *dim, const Stmt *in) {
+    for (int i = 0; i < k->uses.n; i++)
+        if (k->uses.at[i].dim == dim && k->uses.at[i].in == in) return true;
+    return false;
+}
+
+/* In a part of the model its block's rules hold together with those outside of blocks. */
+static void add_blocks(SizeCheck *k) {
+    const Plan *plan = k->c->plan;
+    for (int i = 0; i < plan->rules.n; i++) {
+        const Rule *rule = &plan->rules.at[i];
+        const Dim *dim = rule->in && rule->what ? check_find_dim(k->c, rule->what) : NULL;
+        if (dim == NULL || check_is_batch(k->c, rule) || has_use(k, dim, rule->in)) continue;
+        for (int r = 0; r < plan->rules.n; r++) {
+            const Rule *other = &plan->rules.at[r];
+            if (other->what == rule->what && (!other->in || other->in == rule->in)) add_use(k, other, dim, rule->in);
+        }
+        for (int u = 0; u < k->uses.n; u++) /* told once */
+            if (k->uses.at[u].dim == dim && !k->uses.at[u].in && !use_fits(k, &k->uses.at[u], -1, 0))
+                vec_last(&k->uses).free = true;
+    }
+}
+
 void check_sizes(const PlanCheck *c) {
     SizeCheck k = {.c = c};
     for (int i = 0; i < c->plan->rules.n; i++) {
         const Rule *rule = &c->plan->rules.at[i];
         const Dim *dim = rule->what != NULL && !check_is_batch(c, rule) ? check_find_dim(c, rule->what) : NULL;
         if (dim == NULL || dim->size <= 0) continue;
-        add_use(&k, rule, dim);
+        if (!rule->in) add_use(&k, rule, dim, NULL);
         if (rule->how == STORE_UNEVEN && !c->plan->broken) check_uneven(&k, rule, dim);
         if (rule->how == STORE_REPEATED && !c->plan->broken) check_repeated(&k, rule, dim);
     }
+    add_blocks(&k);
     for (int axis = 0; axis < c->plan->mesh.n; axis++) check_axis(&k, axis);
     for (int i = 0; i < k.uses.n; i++) {
         check_several(&k, &k.uses.at[i]);

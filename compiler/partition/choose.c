@@ -74,7 +74,11 @@ static double convert_cost(const Choices *c, const Node *value, int axis, AxisTy
     return conversion_bytes(&c->layout->mesh, axis, bytes, value->type[axis], need) * (stays ? weight_stays : 1);
 }
 
-bool shape_is_stacked(const Shape *shape) { return shape->n > 1 && shape->dims[0]->is_repeated; }
+int shape_layers(const Shape *shape) {
+    int n = 0;
+    while (n + 1 < shape->n && shape->dims[n]->is_repeated) n++;
+    return n;
+}
 
 /* The dimension of `shape` that is cut when `dim` is: itself, its leftmost factor, or what it is the leftmost of. */
 static Dim *cut_with(const Shape *shape, Dim *dim) {
@@ -133,7 +137,7 @@ static bool is_stored(const Node *node) {
 
 bool flat_is_padded(const Layout *layout, const Node *value, int axis) {
     int64_t elements = 1, others = 1;
-    for (int i = shape_is_stacked(&value->shape); i < value->shape.n; i++) elements *= value->shape.dims[i]->size;
+    for (int i = shape_layers(&value->shape); i < value->shape.n; i++) elements *= value->shape.dims[i]->size;
     for (int a = 0; a < layout->mesh.n; a++)
         if (a != axis && value->type[a].kind == AXIS_SHARDED) others *= layout->mesh.axes[a].size;
     return elements / others % layout->mesh.axes[axis].size != 0;
@@ -188,8 +192,8 @@ static void try_flat(const Choices *c, const Node *node, int axis, const Iterati
     if (node->op == OP_SUM || node->op == OP_EXACT_SUM) {
         if (node->op == OP_EXACT_SUM && !node_attr(node, "over")->dims.n) return;
         const Shape *x = &node->in[0]->shape;
-        bool all =
-            node->shape.n == 0 || (node->shape.n == 1 && shape_is_stacked(x) && node->shape.dims[0] == x->dims[0]);
+        bool all = node->shape.n == 0 || node->shape.n == shape_layers(x);
+        for (int i = 0; i < node->shape.n; i++) all = all && node->shape.dims[i] == x->dims[i];
         if (!all || !type_is_flat(node->in[0]->type[axis])) return;
         if (flat_is_padded(c->layout, node->in[0], axis) && flat_padding(node->in[0], axis) != PADDING_ZERO) return;
         Way way = {.out = partial_sum, .in = {flat}};
@@ -472,7 +476,9 @@ void choose_region(Choices *c, Region *region) {
             for (int a = 0; a < c->layout->mesh.n; a++) choose_axis(c, node, &space, a);
         }
         if (node->op == OP_RESULT) copy_types(choice_of(c, node)->need, node->type);
-        bool is_weight = node->op == OP_INPUT && node->tensor->class == CLASS_WEIGHT;
+        const Tensor *tensor = node->op == OP_INPUT ? node->tensor : NULL;
+        if (tensor && tensor->class == CLASS_STAGE && tensor->of) tensor = tensor->of; /* its gathered copy */
+        bool is_weight = tensor && tensor->class == CLASS_WEIGHT;
         bool sees_weight =
             (op_info(node)->lower == LOWER_VIEW || node->op == OP_CAST) && map_get(&c->weights, node->in[0]);
         if (is_weight || sees_weight) map_put(c->arena, &c->weights, node, node);

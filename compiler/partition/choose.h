@@ -36,8 +36,8 @@ static inline const AxisType *tensor_type(const Tensor *tensor) {
     return tensor->logical.n ? tensor->logical_type : tensor->type;
 }
 static inline bool type_is_flat(AxisType type) { return type.kind == AXIS_SHARDED && type.layout == LAYOUT_FLAT; }
-/* Whether the value is stacked over layers: then its first dimension stays apart from the flat range. */
-bool shape_is_stacked(const Shape *shape);
+/* How many of its first dimensions stack the value over layers: they stay apart from the flat range. */
+int shape_layers(const Shape *shape);
 /* A flat range ends with padding where its parts are not equal. All that is stored has zeros there; other values have
  * what their operators make of zeros, and only zeros may be summed or stored. */
 typedef enum Padding { PADDING_UNKNOWN, PADDING_ZERO, PADDING_OTHER } Padding;

@@ -81,7 +81,7 @@ static void set_attr(Node *node, const char *name, AttrValue value) {
 static Dim *flat_dim(Graph *graph, const Layout *layout, const Shape *shape, const AxisType *type, int stored_axis) {
     const Mesh *mesh = &layout->mesh;
     int64_t elements = 1, others = 1, n = mesh->axes[stored_axis].size;
-    for (int i = shape_is_stacked(shape); i < shape->n; i++) elements *= shape->dims[i]->size;
+    for (int i = shape_layers(shape); i < shape->n; i++) elements *= shape->dims[i]->size;
     for (int a = 0; a < mesh->n; a++)
         if (a != stored_axis && type[a].kind == AXIS_SHARDED) others *= mesh->axes[a].size;
     elements = (elements / others + n - 1) / n * n * others;
@@ -100,7 +100,7 @@ static Dim *flat_dim(Graph *graph, const Layout *layout, const Shape *shape, con
 
 static Shape flat_shape(const Shape *shape, Dim *dim) {
     Shape flat = {0};
-    if (shape_is_stacked(shape)) shape_add(&flat, shape->dims[0]);
+    for (int i = 0; i < shape_layers(shape); i++) shape_add(&flat, shape->dims[i]);
     shape_add(&flat, dim);
     return flat;
 }
@@ -134,8 +134,7 @@ static Node *flatten(Inserter *in, Node *value, int axis) {
         if (value->type[a].kind == AXIS_SHARDED) node->type[a] = (AxisType){.kind = AXIS_SHARDED, .dim = dim};
     }
     set_attr(node, "flat", (AttrValue){.dims = {.dims = {dim}, .n = 1}});
-    if (shape_is_stacked(&value->shape))
-        set_attr(node, "lead", (AttrValue){.dims = {.dims = {value->shape.dims[0]}, .n = 1}});
+    set_attr(node, "lead", (AttrValue){.dims = shape_of(value->shape.dims, shape_layers(&value->shape))});
     vec_push(in->graph->arena, &in->out, node);
     return node;
 }
@@ -478,7 +477,14 @@ static bool stores_in_parts(const Layout *layout, int axis, const Tensor *tensor
                        : tensor->class == CLASS_GRADIENT && tensor->of ? STORED_GRADIENTS
                        : tensor->class == CLASS_MOMENT && tensor->of   ? STORED_OPTIMIZER
                                                                        : STORED_WHOLE;
-    return from != STORED_WHOLE && layout->axes[axis].stored >= from;
+    if (from == STORED_WHOLE) return false;
+    const AxisRules *rules = &layout->axes[axis];
+    StoredParts most = rules->stored_all;
+    const Tensor *weight = tensor->class == CLASS_WEIGHT ? tensor : tensor->of;
+    for (int i = 0; weight && i < rules->blocks.n; i++)
+        if (weight->blocks >> (rules->blocks.at[i].block - 1) & 1 && rules->blocks.at[i].stored > most)
+            most = rules->blocks.at[i].stored;
+    return most >= from;
 }
 
 /* What the loader fills is divided by samples and by data sets alone; each use cuts the part of a sample that it needs.

@@ -15,10 +15,18 @@ typedef enum StoredParts { STORED_WHOLE, STORED_OPTIMIZER, STORED_GRADIENTS, STO
  * sequence, by two exchanges (DeepSpeed Ulysses); keys and values handed from rank to rank in turns. */
 typedef enum AttentionWay { ATTENTION_ANY, ATTENTION_GATHER, ATTENTION_ULYSSES, ATTENTION_RING } AttentionWay;
 
-typedef struct AxisRules {
-    VEC(Dim *) names;    /* dimensions of the graph */
-    VEC(Dim *) balanced; /* those of them, and of what other graphs cut, that lie in the balanced layout */
+/* What a block of the plan stores, of the weights that it holds for (Tensor.blocks). */
+typedef struct BlockStored {
+    int block; /* from 1 */
     StoredParts stored;
+} BlockStored;
+
+typedef struct AxisRules {
+    VEC(Dim *) names;       /* dimensions of the graph */
+    VEC(Dim *) balanced;    /* those of them, and of what other graphs cut, that lie in the balanced layout */
+    StoredParts stored;     /* of any tensor */
+    StoredParts stored_all; /* of every one */
+    VEC(BlockStored) blocks;
     AttentionWay attention; /* `seq on AXIS using ...` */
     Span attention_span;
 } AxisRules;

@@ -21,8 +21,12 @@ Layout plan_layout(const Plan *plan, const Graph *graph, Map *flat_dims) {
         static const StoredParts stored[] = {[STORAGE_OPTIMIZER] = STORED_OPTIMIZER,
                                              [STORAGE_GRADIENTS] = STORED_GRADIENTS,
                                              [STORAGE_WEIGHTS] = STORED_WEIGHTS};
-        if (rule->storage && stored[rule->storage] > layout.axes[rule->axis].stored)
-            layout.axes[rule->axis].stored = stored[rule->storage];
+        AxisRules *axis = &layout.axes[rule->axis];
+        if (rule->storage && stored[rule->storage] > axis->stored) axis->stored = stored[rule->storage];
+        if (rule->storage && !rule->block && stored[rule->storage] > axis->stored_all)
+            axis->stored_all = stored[rule->storage];
+        if (rule->storage && rule->block)
+            vec_push(graph->arena, &axis->blocks, (BlockStored){rule->block, stored[rule->storage]});
         if (!rule->what) continue;
         if (rule->using_name && !using_is_schedule(rule->using_name)) { /* plan_unbuilt has refused every other word */
             layout.axes[rule->axis].attention = attention_way(rule->using_name);

@@ -20,6 +20,15 @@ static int64_t held(const PrtTensor *tensor, int d) {
     return d == 0 && tensor->part_count ? tensor->part_count : tensor->shape[d];
 }
 
+/* The logical index of what stands at `place`; -1 for padding. */
+static int64_t index_at(const PrtTensor *tensor, int d, int64_t place) {
+    if (!tensor->n_uneven[d]) return place < prt_saved_extent(tensor, d) ? place : -1;
+    int64_t room = tensor->shape[d] / tensor->n_uneven[d], block = place / room, before = 0;
+    if (place % room >= tensor->uneven[d][block]) return -1;
+    for (int64_t i = 0; i < block; i++) before += tensor->uneven[d][i];
+    return before + place % room;
+}
+
 typedef struct Block {
     const PrtProgram *program;
     const PrtTensor *tensor;
@@ -30,9 +39,9 @@ typedef struct Block {
     void *context;
 } Block;
 
-/* The global index of the rank's i-th one along a dimension: each axis takes its part of what the ones outside leave.
+/* The place of the rank's i-th one along a dimension: each axis takes its part of what the ones outside leave.
  */
-static int64_t index_in_whole(const Block *b, int d, int64_t i) {
+static int64_t place_in_whole(const Block *b, int d, int64_t i) {
     int64_t extent = b->part[d];
     for (int k = 2 * b->program->n_axes - 1; k >= 0; k--) { /* inside are blocks, around them what is balanced */
         int a = k % b->program->n_axes;
@@ -44,13 +53,17 @@ static int64_t index_in_whole(const Block *b, int d, int64_t i) {
     return i + (d == 0 ? b->tensor->part_first : 0);
 }
 
+static int64_t index_in_whole(const Block *b, int d, int64_t i) {
+    return index_at(b->tensor, d, place_in_whole(b, d, i));
+}
+
 /* Of a dimension whose inner ones are whole: each run of neighbours, without padding. */
 static bool runs_along(const Block *b, int d, int64_t inner, int64_t local, int64_t global) {
     for (int64_t i = 0, n; i < b->part[d]; i += n) {
         int64_t first = index_in_whole(b, d, i);
         n = b->in_pieces[d] ? 1 : b->part[d];
-        while (i + n < b->part[d] && index_in_whole(b, d, i + n) == first + n) n++;
-        int64_t length = inner * inside(prt_saved_extent(b->tensor, d) - first, n);
+        while (first >= 0 && i + n < b->part[d] && index_in_whole(b, d, i + n) == first + n) n++;
+        int64_t length = first < 0 ? 0 : inner * inside(prt_saved_extent(b->tensor, d) - first, n);
         if (length > 0 && !b->each(b->context, local + i * inner, global + first * b->stride[d], length)) return false;
     }
     return true;
@@ -72,6 +85,7 @@ static bool block_runs(const PrtProgram *program, const PrtTensor *tensor, const
                 b.part[d] /= program->mesh[a].size;
                 b.in_pieces[d] = b.in_pieces[d] || tensor->balanced[a];
             }
+        b.in_pieces[d] = b.in_pieces[d] || tensor->n_uneven[d];
         if (b.part[d] == 0) return true;
     }
     for (; split > 0 && b.part[split] == prt_saved_extent(tensor, split); split--) inner *= b.part[split];
@@ -82,7 +96,7 @@ static bool block_runs(const PrtProgram *program, const PrtTensor *tensor, const
         for (int d = 0; d < split; d++) {
             int64_t index = index_in_whole(&b, d, at[d]);
             global += index * b.stride[d];
-            there = there && index < prt_saved_extent(tensor, d);
+            there = there && index >= 0;
         }
         if (there && !runs_along(&b, split, inner, local, global)) return false;
         int d = split - 1;

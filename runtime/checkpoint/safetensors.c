@@ -78,7 +78,6 @@ char *prt_table_write(const PrtRole *role, PrtFileKind kind, PrtTable *table) {
 }
 
 char *prt_table_write_all(const PrtProgram *program, PrtFileKind kind, PrtTable *table) {
-    if (program->n_roles == 1) return prt_table_write(&program->roles[0], kind, table);
     PrtRole all = {0};
     int most = 0;
     for (int r = 0; r < program->n_roles; r++) most += program->roles[r].n_tensors;

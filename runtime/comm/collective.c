@@ -125,6 +125,24 @@ static const void *reduce_tree(const Meeting *m, int first, int ranks, int64_t o
     return sum;
 }
 
+static int machine_of(const Meeting *m, int j) { return m->rank->machine[m->group.first + j * m->group.stride]; }
+
+/* Ranks of one machine are joined first, then the machines: as the links between machines want it. Their ranks lie side
+ * by side in a group. */
+static void reduce_by_machine(const Meeting *m, int64_t offset, int64_t n, void *sum) {
+    _Alignas(16) uint32_t inside[CHUNK];
+    for (int j = 0, end = 0; j < m->group.size; j = end) {
+        void *into = j == 0 ? sum : inside;
+        const void *part = at(m->what, input_of(m, j), offset);
+        for (end = j + 1; end < m->group.size && machine_of(m, end) == machine_of(m, j); end++, part = into)
+            combine(m->what, into, part, at(m->what, input_of(m, end), offset), n);
+        if (j == 0 && part != sum)
+            memcpy(sum, part, (size_t)n * 4);
+        else if (j)
+            combine(m->what, sum, sum, part, n);
+    }
+}
+
 /* Sum over the group of `n` elements at `offset` of each rank's input, into `sum` (the first n of it). */
 static void reduce_chunk(const Meeting *m, int64_t offset, int64_t n, void *sum) {
     const PrtCollective *c = m->what;
@@ -140,6 +158,10 @@ static void reduce_chunk(const Meeting *m, int64_t offset, int64_t n, void *sum)
     }
     if (c->reduce == PRT_SUM_BY_TREE) {
         reduce_tree(m, 0, m->group.size, offset, n, sum);
+        return;
+    }
+    if (m->rank->machine) {
+        reduce_by_machine(m, offset, n, sum);
         return;
     }
     const void *so_far = at(c, input_of(m, 0), offset);

@@ -181,6 +181,21 @@ static void read_mesh(Reader *r, const PrtJson *root) {
     }
 }
 
+/* `machines`: how many ranks each machine of the plan's cluster has. */
+static void read_machines(Reader *r, const PrtJson *root) {
+    PrtProgram *p = r->program;
+    const PrtJson *machines = list(r, root, "machines", false), *item;
+    if (!machines) return;
+    p->machine = take(r, p->n_ranks, sizeof *p->machine);
+    int rank = 0, machine = 0;
+    PRT_JSON_EACH(item, machines) {
+        int64_t n = whole(r, item, "machines", 1, p->n_ranks);
+        for (int64_t i = 0; i < n && rank < p->n_ranks && p->machine; i++) p->machine[rank++] = machine;
+        machine++;
+    }
+    if (rank != p->n_ranks) complain(r, "`machines` has %d ranks, the mesh %d", rank, p->n_ranks);
+}
+
 static void read_dataset(Reader *r, const PrtJson *object, PrtDataset *set) {
     set->span = text_or(r, object, "span", "");
     if (is_text(object, "kind", "arrays")) {
@@ -369,6 +384,30 @@ static void read_padding(Reader *r, const PrtJson *item, PrtTensor *tensor) {
     }
 }
 
+/* `uneven`: for each dimension the sizes of its parts, or null. Their padding stands behind each of them. */
+static void read_uneven(Reader *r, const PrtJson *item, PrtTensor *tensor) {
+    const PrtJson *dims = list(r, item, "uneven", false), *sizes, *size;
+    int d = 0;
+    PRT_JSON_EACH(sizes, dims) {
+        if (d == tensor->n_dims) {
+            complain(r, "`%suneven` has more entries than `shape`", r->at);
+            return;
+        }
+        int n = 0, at = 0;
+        int64_t sum = 0;
+        PRT_JSON_EACH(size, sizes) n++;
+        if (n) tensor->uneven[d] = take(r, n, sizeof(int64_t));
+        PRT_JSON_EACH(size, sizes) {
+            if (!tensor->uneven[d]) return;
+            sum += tensor->uneven[d][at++] = whole(r, size, "uneven", 0, tensor->shape[d] / n);
+        }
+        tensor->n_uneven[d] = n;
+        if (n && (tensor->shape[d] % n || sum != tensor->shape[d] - tensor->padding[d]))
+            complain(r, "`%suneven` of `%s` does not match its shape", r->at, tensor->name);
+        d++;
+    }
+}
+
 static void read_tensor(Reader *r, const PrtJson *item, const PrtRole *role, PrtTensor *tensor) {
     PrtProgram *p = r->program;
     tensor->name = text(r, item, "name");
@@ -376,6 +415,7 @@ static void read_tensor(Reader *r, const PrtJson *item, const PrtRole *role, Prt
     tensor->dtype = read_dtype(r, item);
     tensor->n_dims = read_shape(r, item, tensor->shape);
     read_padding(r, item, tensor);
+    read_uneven(r, item, tensor);
     for (int a = 0; a < PRT_MAX_AXES; a++) tensor->axes[a] = -1;
     int64_t part[PRT_MAX_DIMS];
     memcpy(part, tensor->shape, sizeof part);
@@ -570,6 +610,7 @@ static void read_all(Reader *r, const PrtJson *root) {
     p->model = text(r, root, "model");
     p->hash = text(r, root, "hash");
     read_mesh(r, root);
+    if (!r->failed) read_machines(r, root);
     p->threads = (int)number_or(r, root, "threads", 0, 4096, 0);
     p->seed = number(r, root, "seed", INT32_MIN, UINT32_MAX);
     p->steps = number(r, root, "steps", 0, ROOM);

@@ -53,6 +53,7 @@ static void free_role(PrtRole *role) {
     for (int i = 0; i < role->n_tensors; i++) {
         drop(role->tensors[i].name);
         drop(role->tensors[i].kind);
+        for (int d = 0; d < PRT_MAX_DIMS; d++) free(role->tensors[i].uneven[d]);
     }
     free(role->tensors);
     for (int i = 0; i < role->n_actions; i++) drop(role->actions[i].kind);
@@ -64,6 +65,7 @@ void prt_program_free(PrtProgram *p) {
     const char *texts[] = {p->compiler, p->source, p->plan, p->model, p->hash, p->optimizer, p->save_path, p->from};
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) drop(texts[i]);
     for (int i = 0; i < p->n_axes; i++) drop(p->mesh[i].name);
+    free(p->machine);
     free_datasets(p->data, p->n_data);
     free_datasets(p->validation, p->n_validation);
     free_inputs(p->inputs, p->n_inputs);

@@ -64,7 +64,9 @@ typedef struct PrtTensor {
     const char *name, *kind; /* kind: "weight", ... */
     PrtDType dtype;
     int n_dims;
-    int64_t shape[PRT_MAX_DIMS];    /* global */
+    int64_t shape[PRT_MAX_DIMS];   /* global */
+    int64_t *uneven[PRT_MAX_DIMS]; /* sizes of the parts of a dimension with padding behind each of them, or NULL */
+    int n_uneven[PRT_MAX_DIMS];
     int64_t padding[PRT_MAX_DIMS];  /* of `shape`: what stands behind the end, zero and in no checkpoint */
     int axes[PRT_MAX_AXES];         /* for each mesh axis the dimension that it cuts, or -1 */
     bool balanced[PRT_MAX_AXES];    /* of those that cut: two pieces a rank, one from either end */
@@ -112,7 +114,8 @@ struct PrtProgram {
     const char *compiler, *source, *plan, *model, *hash;
     int n_axes, n_ranks;
     PrtAxis mesh[PRT_MAX_AXES];
-    int threads; /* of a rank; 0: its share of the cores */
+    int *machine; /* of each rank, where the plan's cluster has several; NULL: one */
+    int threads;  /* of a rank; 0: its share of the cores */
     int64_t seed, steps, batch, micro_batch, micros, parameters, tokens_per_step;
     double flops_per_token;
     int n_data_axes, data_axes[PRT_MAX_AXES], data_ranks; /* data_ranks: the product of their sizes */

@@ -28,6 +28,7 @@ void prt_rank_open(PrtRank *rank, const PrtRun *run, int number) {
     const PrtProgram *program = run->program;
     *rank = (PrtRank){
         .number = number, .n_ranks = program->n_ranks, .n_axes = program->n_axes, .program = program, .job = run->job};
+    rank->machine = program->machine;
     for (int a = 0; a < program->n_axes; a++) rank->sizes[a] = program->mesh[a].size;
     prt_program_coords(program, number, rank->coords);
     rank->arena = run->arenas[number];

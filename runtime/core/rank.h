@@ -23,6 +23,7 @@ struct PrtRank {
     int n_axes;
     int sizes[PRT_MAX_AXES];  /* of the mesh, outermost first */
     int coords[PRT_MAX_AXES]; /* of this rank; the last axis counts fastest in `number` */
+    const int *machine;       /* of each rank, or NULL: all are on one */
     int role;
 
     char *arena; /* a multiple of 4096 */

@@ -12,7 +12,8 @@
 enum { KM_FLIGHTS = 1024 };
 typedef struct KmFlight {
     const Kernel *kernel;
-    int64_t micro, index;
+    int64_t micro, index[MAX_REPEATS + 1];
+    int depth;
 } KmFlight;
 
 typedef struct KernelMachine KernelMachine;
@@ -25,19 +26,36 @@ struct KernelMachine {
     const Mesh *mesh;
     int64_t n_ranks;
     char **arenas;
-    int64_t micro, index;
+    int64_t micro, index[MAX_REPEATS + 1];
+    int depth;
     int64_t round, last_round; /* of the innermost repeat */
     bool early;                /* collectives that start run at once; else when they are finished: both must do */
     KmFlight flights[KM_FLIGHTS];
     int n_flights;
 };
 
+/* Where the machine stands, for a kernel that runs later. */
+static inline KmFlight km_flight(const KernelMachine *k, const Kernel *kernel) {
+    KmFlight flight = {.kernel = kernel, .micro = k->micro, .depth = k->depth};
+    memcpy(flight.index, k->index, sizeof flight.index);
+    return flight;
+}
+
+static inline void km_at(KernelMachine *k, const KmFlight *flight) {
+    k->micro = flight->micro, k->depth = flight->depth;
+    memcpy(k->index, flight->index, sizeof flight->index);
+}
+
 static inline void *km_address(const KernelMachine *k, int64_t rank, const BufferRef *ref) {
     int64_t at = ref->buffer->address + ref->offset + (k->micro % ref->buffer->flights) * ref->buffer->bytes;
-    if (ref->step) {
-        int64_t slot = ref->scale * k->index + ref->shift;
-        if (ref->modulus) slot %= ref->modulus;
-        at += slot * ref->step;
+    RefStep own = {ref->step, ref->scale, ref->shift, ref->modulus, ref->depth};
+    for (int i = -1; i < ref->n_outer; i++) {
+        const RefStep *step = i < 0 ? &own : &ref->outer[i];
+        if (!step->step) continue;
+        assert_true(step->depth > 0 && step->depth <= k->depth);
+        int64_t slot = step->scale * k->index[step->depth] + step->shift;
+        if (step->modulus) slot %= step->modulus;
+        at += slot * step->step;
     }
     return k->arenas[rank] + at;
 }
@@ -324,7 +342,7 @@ static inline void km_collective(KernelMachine *k, const Kernel *kernel) {
 static inline void km_kernel(KernelMachine *k, const Kernel *kernel);
 
 static inline void km_finish(KernelMachine *k, int axis) {
-    KmFlight now = {NULL, k->micro, k->index};
+    KmFlight now = km_flight(k, NULL);
     int left = 0, n = k->n_flights;
     for (int i = 0; i < n; i++) {
         KmFlight flight = k->flights[i];
@@ -332,11 +350,11 @@ static inline void km_finish(KernelMachine *k, int axis) {
             k->flights[left++] = flight;
             continue;
         }
-        k->micro = flight.micro, k->index = flight.index;
+        km_at(k, &flight);
         km_collective(k, flight.kernel);
     }
     k->n_flights = left;
-    k->micro = now.micro, k->index = now.index;
+    km_at(k, &now);
 }
 
 /* Whether this round and micro-batch run the kernel. */
@@ -352,15 +370,17 @@ static inline void km_list(KernelMachine *k, const KernelList *list) {
 
 static inline void km_kernel(KernelMachine *k, const Kernel *kernel) {
     if (kernel->kind == KERNEL_REPEAT) {
-        int64_t round = k->round, last_round = k->last_round, index = k->index;
+        int64_t round = k->round, last_round = k->last_round;
+        k->depth++;
         for (int64_t j = 0; j < kernel->count; j++) {
             k->round = j, k->last_round = kernel->count - 1;
-            k->index = kernel->descending ? kernel->count - 1 - j : j;
+            int64_t i = k->index[k->depth] = kernel->descending ? kernel->count - 1 - j : j;
             BufferRef ref = {.buffer = kernel->index};
-            for (int64_t r = 0; r < k->n_ranks; r++) *(int32_t *)km_address(k, r, &ref) = (int32_t)(k->index + kernel->index_first);
+            for (int64_t r = 0; r < k->n_ranks; r++) *(int32_t *)km_address(k, r, &ref) = (int32_t)(i + kernel->index_first);
             km_list(k, &kernel->body);
         }
-        k->round = round, k->last_round = last_round, k->index = index;
+        k->depth--;
+        k->round = round, k->last_round = last_round;
         return;
     }
     if (!km_runs(k, kernel)) return;
@@ -374,7 +394,7 @@ static inline void km_kernel(KernelMachine *k, const Kernel *kernel) {
     }
     if (kernel->kind == KERNEL_COLLECTIVE) {
         if (kernel->begins && !k->early && k->n_flights < KM_FLIGHTS) {
-            k->flights[k->n_flights++] = (KmFlight){kernel, k->micro, k->index};
+            k->flights[k->n_flights++] = km_flight(k, kernel);
             return;
         }
         km_finish(k, kernel->collective->axis);

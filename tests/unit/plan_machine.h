@@ -11,6 +11,7 @@
 #include <cmocka.h>
 
 #include "graph/graph.h"
+#include "graph/narrow.h"
 #include "graph/reproducible.h"
 #include "partition/step_partition.h"
 #include "schedule/schedules.h"
@@ -38,7 +39,9 @@ static inline Built build(const char *model, const char *plan, const char *sched
     if (diag_count(b.s, SEV_ERROR)) diag_flush(b.s, stderr, false);
     assert_non_null(graph);
     b.train = program->train;
-    b.plan = program->plans.at[0];
+    b.plan = plan_narrowed(b.s, program->plans.at[0], &graph);
+    if (!b.plan) diag_flush(b.s, stderr, false);
+    assert_non_null(b.plan);
     b.step = grad_to_step(b.s, program, b.train, b.plan, graph);
     assert_non_null(b.step);
     if (reproducible_builds && !step_make_reproducible(b.s, b.step)) {

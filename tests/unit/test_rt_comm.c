@@ -202,6 +202,36 @@ static void test_order_of_sums(void **state) {
     expect_all_well(&world);
 }
 
+/* Ranks of one machine are joined first: 1 + (1e8 - 1e8) is 1, where the order of the ranks would give 0. */
+static void machines_body(Member *m) {
+    enum { N = 5000 };
+    static const int machine[RANKS] = {0, 1, 1, 2, 3, 3};
+    static const float parts[COLUMNS] = {1.0f, 1e8f, -1e8f};
+    static float x[RANKS][N], y[RANKS][N], rows[RANKS][N];
+    float *mine = x[m->rank.number], *part = y[m->rank.number], small = parts[m->rank.coords[1]];
+    m->rank.machine = machine;
+    for (int i = 0; i < N; i++) mine[i] = parts[m->rank.coords[1]];
+    static const PrtCollective all = {PRT_ALL_REDUCE, 1, 0, 0, N, 1, N, "machines", 0},
+                               one = {PRT_ALL_REDUCE, 1, 0, 0, 1, 1, 1, "machines, one", 0},
+                               scatter = {PRT_REDUCE_SCATTER, 1, 0, 0, N / COLUMNS * COLUMNS, 1, N / COLUMNS, "machines, parts", 0},
+                               apart = {PRT_ALL_REDUCE, 0, 0, 0, N, 1, N, "a rank of each machine", 0};
+    prt_collective(&m->rank, &scatter, mine, part);
+    for (int i = 0; i < N; i++) rows[m->rank.number][i] = (float)m->rank.number;
+    prt_collective(&m->rank, &apart, rows[m->rank.number], rows[m->rank.number]);
+    prt_collective(&m->rank, &all, mine, mine);
+    prt_collective(&m->rank, &one, &small, &small);
+    for (int i = 0; i < N; i++) CHECK(mine[i] == 1.0f && rows[m->rank.number][i] == (float)(2 * m->rank.coords[1] + COLUMNS));
+    for (int i = 0; i < N / COLUMNS; i++) CHECK(part[i] == 1.0f);
+    CHECK(small == 1.0f);
+}
+
+static void test_machines(void **state) {
+    (void)state;
+    World world = {0};
+    run_world(&world, ROWS, COLUMNS, 60, machines_body);
+    expect_all_well(&world);
+}
+
 /* Small ones go by value, large ones from arena to arena. */
 enum { OUTER = 3, SMALL = 41, LARGE = 1000 };
 static PrtCollective moves[2][2][3]; /* by axis, size, kind */
@@ -547,6 +577,7 @@ int main(void) {
         cmocka_unit_test(test_all_reduce),
         cmocka_unit_test(test_integers),
         cmocka_unit_test(test_order_of_sums),
+        cmocka_unit_test(test_machines),
         cmocka_unit_test(test_moves),
         cmocka_unit_test(test_balanced),
         cmocka_unit_test(test_many_in_a_row),

@@ -50,7 +50,8 @@ static void eval_random(EvalContext *context, const Node *node, const Array *con
     int64_t index[MAX_RANK] = {0}, at = 0;
     do {
         int64_t logical[MAX_RANK];
-        for (int d = 0; d < node->shape.n; d++) logical[d] = eval_logical(context, node, node->shape.dims[d], index[d]);
+        for (int d = 0; d < node->shape.n; d++)
+            logical[d] = dim_index(node->shape.dims[d], eval_logical(context, node, node->shape.dims[d], index[d]));
         uint32_t row, column;
         place(node, logical, &row, &column);
         out->at[at++] = draw(key, row, column);

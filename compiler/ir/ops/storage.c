@@ -2,7 +2,8 @@
  * dimensions.
  *
  * flatten and unflatten are views of what a rank holds: the local elements in row-major order, the leading dimensions
- * of a stack kept apart, with zeros behind them up to the flat dimension's size. Only partitioning makes them. */
+ * of a stack kept apart, with zeros behind them up to the flat dimension's size. Only partitioning makes them. whole is
+ * the value itself, out of storage: what reads it shares one gathered copy. */
 #include <math.h>
 
 #include "ir/op.h"
@@ -43,6 +44,24 @@ static void eval_unflatten(EvalContext *context, const Node *node, const Array *
     eval_blocks(in[0], out[0], blocks);
 }
 
+static bool infer_whole(Graph *graph, Node *node) {
+    (void)graph;
+    node->dtype = node->in[0]->dtype;
+    node->shape = node->in[0]->shape;
+    return true;
+}
+
+static void eval_whole(EvalContext *context, const Node *node, const Array *const *in, Array *const *out) {
+    (void)context, (void)node;
+    for (int64_t i = 0; i < out[0]->n; i++) out[0]->at[i] = in[0]->at[i];
+}
+
+static const OpCase cases_whole[] = {
+    {.what = "a matrix",
+     .graph = "graph case { dim a = 3, b = 5; tensor x: data f32[a, b]\n%0 = input x; %1 = whole(%0); output %1 }",
+     .low = -1,
+     .high = 1},
+    {0}};
 static const OpCase cases_flatten[] = {
     {.what = "padded",
      .graph = "graph case { dim layers = 2, a = 3, b = 5, f = 16; tensor x: data f32[layers, a, b]\n"
@@ -83,3 +102,15 @@ const OpInfo op_info_unflatten = {.op = OP_UNFLATTEN,
                                   .lower = LOWER_VIEW,
                                   .eval = eval_unflatten,
                                   .cases = cases_unflatten};
+
+const OpInfo op_info_whole = {.op = OP_WHOLE,
+                              .name = "whole",
+                              .doc = "x as its axes cut it, gathered where it is stored in parts",
+                              .family = "storage",
+                              .in = {"x"},
+                              .dims = "~... -> ...",
+                              .infer = infer_whole,
+                              .no_grad = true,
+                              .lower = LOWER_VIEW,
+                              .eval = eval_whole,
+                              .cases = cases_whole};

@@ -133,7 +133,8 @@ static void eval_vector(EvalContext *context, const Node *node, const Array *con
 
 static void eval_ramp(EvalContext *context, const Node *node, const Array *const *in, Array *const *out) {
     (void)in;
-    for (int64_t i = 0; i < out[0]->n; i++) out[0]->at[i] = (double)eval_logical(context, node, node->shape.dims[0], i);
+    Dim *dim = node->shape.dims[0];
+    for (int64_t i = 0; i < out[0]->n; i++) out[0]->at[i] = (double)dim_index(dim, eval_logical(context, node, dim, i));
 }
 
 static void eval_layer_index(EvalContext *context, const Node *node, const Array *const *in, Array *const *out) {
