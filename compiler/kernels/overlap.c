@@ -5,8 +5,7 @@
  * that was started on it. So several collectives meet once instead of each for itself, and a rank that is behind holds
  * nobody up in between. Four steps:
  *
- *   1. in a repeat, what a layer gathers from memory that the repeat does not write (stored parts of weights) is
- *      started a layer ahead, into the other of two slots;
+ *   1. in a repeat, what a layer gathers of weights is started a layer ahead, into the other of two slots;
  *   2. in a repeat, sums that are only added to accumulators are started as soon as their operand is made, and added
  *      in the next round;
  *   3. accumulators that the update joins in place are joined by the last micro-batch's backward pass, layer by layer,
@@ -131,7 +130,7 @@ static bool add_fetch(const Overlap *o, const Kernel *repeat, Kernel *kernel, Ke
             made_here = true;
             if (maker != kernel && !add_fetch(o, repeat, maker, fetch, depth + 1)) goto stays;
         }
-        if (buffer == repeat->index || (made_here && !slots_fit(repeat, buffer))) goto stays;
+        if (made_here ? !slots_fit(repeat, buffer) : !buffer->persistent) goto stays;
     }
     vec_push(o->arena, fetch, kernel);
     return true;
@@ -264,7 +263,8 @@ static void start_early(const Overlap *o, KernelList *list, bool all) {
         if (!splits(o, kernel) || !(all || kernel->begins) || kernel->rounds != ROUNDS_ALL) continue;
         int at = i;
         while (at > 0 && independent(kernel, list->at[at - 1])) {
-            if (list->at[at - 1]->kind == KERNEL_FINISH || list->at[at - 1]->kind == KERNEL_REPEAT) break;
+            KernelKind before = list->at[at - 1]->kind; /* a wait frees memory that another stage still reads */
+            if (before == KERNEL_FINISH || before == KERNEL_REPEAT || before == KERNEL_TRANSFER) break;
             list->at[at] = list->at[at - 1];
             at--;
         }
