@@ -52,7 +52,7 @@ typedef struct Attend {
     int64_t l_batch, l_seq, l_head; /* lse */
     double scale;
     bool causal;
-    ElementType element; /* of q, k, v, out and d_out; lse and the gradients are f32 */
+    ElementType element;    /* of q, k, v, out and d_out; lse and the gradients are f32 */
     int n_q_cuts, n_k_cuts; /* outermost first; none unless causal */
     PositionCut q_cuts[POSITION_MAX_CUTS], k_cuts[POSITION_MAX_CUTS];
 } Attend;

@@ -45,7 +45,8 @@ static CopySpace parts_space(const Exchange *e, const Node *node, const Location
         stride *= e->part[i];
     }
     int64_t digits = e->ranks, at = piece->step * piece->unit * place->stride[d];
-    for (int k = 0; k < e->n_axes; k++) { /* in the buffer the outermost axis counts fastest, in the dimension slowest */
+    for (int k = 0; k < e->n_axes;
+         k++) { /* in the buffer the outermost axis counts fastest, in the dimension slowest */
         digits /= e->sizes[k];
         space.extent[k] = e->sizes[k];
         buffer[k] = digits * e->block;

@@ -279,8 +279,8 @@ static void axes_inwards(const Mesh *mesh, const AxisType *types, int order[MAX_
 /* Whether this axis changes a cut of `old` into one of `new`, whole dimensions both. */
 static bool exchanges(const Steps *steps, const AxisType *need, int axis, const Dim *old, const Dim *new) {
     AxisType from = steps->types[axis], to = need[axis];
-    return from.kind == AXIS_SHARDED && to.kind == AXIS_SHARDED && from.layout == LAYOUT_BLOCK && to.layout == LAYOUT_BLOCK &&
-           from.dim == old && to.dim == new && old != new;
+    return from.kind == AXIS_SHARDED && to.kind == AXIS_SHARDED && from.layout == LAYOUT_BLOCK &&
+           to.layout == LAYOUT_BLOCK && from.dim == old && to.dim == new &&old != new;
 }
 
 /* Where several axes change one cut dimension into another: one exchange among all their ranks, which keeps the parts
