@@ -35,9 +35,10 @@ Dim *dim_use(Elaborator *e, LocalDim *dim) {
 
 static void not_a_dimension(Elaborator *e, const Expr *name, const Value *v) {
     Diag *d = elaborate_error(e, "P0155", name->span, "`%s` is %s, not a dimension", name->name, value_text(e, v));
-    const Symbol *symbol = scope_get(e, name->name);
+    Symbol *symbol = scope_get(e, name->name);
     if (symbol) diag_note(d, symbol->span, "declared here");
     diag_help(d, "name a dimension, declared with `dim`");
+    if (symbol) symbol->value = (Value){.kind = VALUE_POISON}; /* said once */
 }
 
 LocalDim *dim_named(Elaborator *e, const Expr *name) {

@@ -198,6 +198,7 @@ static const char *legal_reason(const Mutation *m) {
     if (m->slip == DELETED && token_at(work, m->token)->kind == NAME && token_is(work, m->token + 1, "("))
         return "a call without the function's name is the value in brackets";
     if (m->slip == MISSPELT && in_header(m)) return "a layer's header may give a dimension of the caller another name";
+    if (m->slip == DELETED && token_is(work, m->token + 1, "-")) return "without its left operand a difference turns the sign";
     if (m->slip == DOUBLED && !strcmp(m->word, "-")) return "a second minus sign turns the sign";
     if (m->slip == DELETED && in_header(m) && !strcmp(m->word, "int")) return "a parameter need not say that it holds ints";
     if (m->slip == DELETED && token_is(work, m->token - 1, "[") && token_is(work, m->token + 1, "]")) return "a weight may be a single number";
@@ -229,11 +230,19 @@ static bool notes_line(Session *s, int line) {
     return false;
 }
 
-/* "did you mean `x`?", where x is another name of the file. */
+static int letters_apart(const char *a, const char *b) {
+    int n = 0;
+    if (strlen(a) != strlen(b)) return LONGEST;
+    for (; *a; a++, b++) n += *a != *b;
+    return n;
+}
+
+/* "did you mean `x`?", where x is another name of the file, or one letter away from what was written. */
 static bool suggests_other(const Mutation *m, const Diag *first) {
     char name[LONGEST];
     for (int i = 0; i < first->helps.n; i++)
-        if (sscanf(first->helps.at[i].text, "did you mean `%199[^`]`?", name) == 1 && times_in_file(m->work, name) > 0) return true;
+        if (sscanf(first->helps.at[i].text, "did you mean `%199[^`]`?", name) == 1 && (times_in_file(m->work, name) > 0 || letters_apart(name, m->word) == 1))
+            return true;
     return false;
 }
 
@@ -244,6 +253,8 @@ static const char *place_reason(const Mutation *m, Session *s, const Diag *first
         return "a deleted brace shows at the first statement that cannot stand there, with a note at the opening one";
     if (m->slip == MISSPELT && (speaks_of(first, m->wrong) || suggests_other(m, first)) && at_use) return "a misspelt declaration shows at its first use";
     if (m->slip == DELETED && !strcmp(m->word, "dim")) return "a size that is no dimension shows at the rule that names it";
+    if (m->slip == DELETED && token_is(m->work, m->token - 1, "[") && token_is(m->work, m->token + 1, "]"))
+        return "a weight that is a single number shows where a dimension is wanted";
     if (m->slip == DELETED && !strcmp(m->word, "like")) return "what is no second name for the same positions shows at its use";
     if (m->slip == DELETED && !strcmp(m->word, ",") && token_at(m->work, m->token + 1)->column >= 0)
         return "without the comma a line is a statement of its own, and shows where its name is used";
