@@ -256,7 +256,10 @@ int prt_run_launch(PrtRun *run, void (*body)(PrtRun *, PrtRank *)) {
     for (size_t i = 0; i < sizeof watched / sizeof *watched; i++) sigaddset(&signals, watched[i]);
     sigprocmask(SIG_BLOCK, &signals, &before);
     Watch w = {.run = run, .pids = calloc((size_t)run->program->n_ranks, sizeof *w.pids)};
-    if (!w.pids) return PRT_EXIT_FAILED;
+    if (!w.pids) {
+        fprintf(stderr, "error: out of memory\n");
+        return PRT_EXIT_FAILED;
+    }
     bool ok = fork_ranks(run, w.pids, &before, body);
     for (int i = 0; i < run->program->n_ranks; i++) w.alive += w.pids[i] > 0;
     if (!ok) w.failed_at = prt_now();
