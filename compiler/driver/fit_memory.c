@@ -118,13 +118,23 @@ static int64_t next_divisor(int64_t n, int64_t below) {
 /* Sequences of one rank in a step. */
 static int64_t rank_batch(const Fit *fit) { return fit->model->batch->size / batch_ranks(fit->plan); }
 
+/* A schedule of several chunks takes micro-batches in groups as large as it has stages. */
+static int64_t micros_in_group(const Plan *plan) {
+    for (int i = 0; i < plan->rules.n; i++)
+        if (plan->rules.at[i].chunks > 1) return plan->mesh.axes[plan->rules.at[i].axis].size;
+    return 1;
+}
+
 /* Memory grows with the micro-batch, so the largest divisor that fits is found by halving the list of divisors. */
 static ProgramFacts *largest_that_fits(const Fit *fit, double limit) {
-    int64_t batch = rank_batch(fit);
+    int64_t batch = rank_batch(fit), group = micros_in_group(fit->plan);
     VEC(int64_t) divisors = {0}; /* falling */
-    for (int64_t d = batch; d > 0; d = next_divisor(batch, d)) vec_push(fit->s->arena, &divisors, d);
-    ProgramFacts *best = fit->build(fit->context, fit->s, with_microbatch(fit, fit->plan, batch));
+    for (int64_t d = batch; d > 0; d = next_divisor(batch, d))
+        if (batch / d % group == 0) vec_push(fit->s->arena, &divisors, d);
+    if (!divisors.n) vec_push(fit->s->arena, &divisors, batch); /* which the schedule refuses */
+    ProgramFacts *best = fit->build(fit->context, fit->s, with_microbatch(fit, fit->plan, divisors.at[0]));
     if (!best || isnan(limit) || need_of(fit, best) <= limit) return best;
+    if (divisors.n == 1) return best;
     int low = 1, high = divisors.n - 1; /* the answer is in [low, high], or is the last, which may not fit either */
     while (low < high) {
         int middle = (low + high) / 2;
@@ -133,7 +143,7 @@ static ProgramFacts *largest_that_fits(const Fit *fit, double limit) {
         else
             low = middle + 1;
     }
-    return fit->build(fit->context, fit->s, with_microbatch(fit, fit->plan, divisors.at[divisors.n > 1 ? high : 0]));
+    return fit->build(fit->context, fit->s, with_microbatch(fit, fit->plan, divisors.at[high]));
 }
 
 static void report_choice(const Fit *fit, const ProgramFacts *facts) {

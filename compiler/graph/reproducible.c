@@ -330,6 +330,11 @@ bool plan_is_reproducible(Session *s, const Plan *plan) {
     int errors = diag_count(s, SEV_ERROR);
     for (int i = 0; i < plan->rules.n; i++) {
         const Rule *rule = &plan->rules.at[i];
+        if (rule->using_name && strcmp(rule->using_name, "ring") == 0) {
+            Diag *d = diag_error(s, "P0634", rule->using_span, "`--numerics reproducible`: a ring has no order of its own");
+            diag_label(d, "each rank begins with its own keys and values, so the sums of attention run in another order");
+            diag_help(d, "`using gather`, or build with `--numerics fast`");
+        }
         if (rule->how != STORE_REPEATED) continue;
         Diag *d = diag_error(s, "P0631", rule->span,
                              "`--numerics reproducible`: copies of `%s` have no order of their own", rule->what);
