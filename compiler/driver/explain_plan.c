@@ -20,8 +20,9 @@ typedef struct Line {
 typedef struct Explanation {
     Session *s;
     const ProgramFacts *facts;
-    VEC(Line) lines;
-    double *sent; /* by stage: what a rank sends in a step */
+    VEC(Line) lines; /* of all stages */
+    VEC(Line) stage; /* of the one that is looked at */
+    double *sent;    /* by stage: what a rank sends in a step */
 } Explanation;
 
 /* ---- what is sent ------------------------------------------------------------------------------- */
@@ -34,12 +35,11 @@ static double bytes_sent(const Explanation *e, const Line *line) {
     return (n - 1) / n * line->bytes * (c->op == OP_ALL_REDUCE ? 2 : 1);
 }
 
-/* Whether the two stand for the same thing on two stages. */
+/* Whether the two stand for the same thing in one place of the text, on one stage or on two. */
 static bool alike(const Line *a, const Line *b) {
     const Kernel *x = a->kernel, *y = b->kernel;
     bool same = x->kind == y->kind && x->span.file == y->span.file && x->span.lo == y->span.lo &&
-                a->bytes == b->bytes && a->times == b->times && strcmp(a->entry, b->entry) == 0 &&
-                b->first == a->last + 1;
+                a->bytes == b->bytes && strcmp(a->entry, b->entry) == 0;
     if (!same) return false;
     if (x->handover)
         return x->handover->value == y->handover->value && x->handover->peer - a->last == y->handover->peer - b->first;
@@ -47,14 +47,31 @@ static bool alike(const Line *a, const Line *b) {
            strcmp(x->collective->why, y->collective->why) == 0;
 }
 
+/* A layer's gather that starts before the repeat is the same as those inside. */
 static void add_line(Explanation *e, Line line) {
     e->sent[line.first] += bytes_sent(e, &line) * line.times;
-    for (int i = 0; i < e->lines.n; i++) {
-        if (!alike(&e->lines.at[i], &line)) continue;
-        e->lines.at[i].last = line.first;
+    for (int i = 0; i < e->stage.n; i++) {
+        if (!alike(&e->stage.at[i], &line)) continue;
+        e->stage.at[i].times += line.times;
         return;
     }
-    vec_push(e->s->arena, &e->lines, line);
+    vec_push(e->s->arena, &e->stage, line);
+}
+
+/* Stages that do the same have one line. */
+static void join_stage(Explanation *e) {
+    for (int k = 0; k < e->stage.n; k++) {
+        const Line *line = &e->stage.at[k];
+        int i = 0;
+        while (i < e->lines.n && !(alike(&e->lines.at[i], line) && e->lines.at[i].times == line->times &&
+                                   line->first == e->lines.at[i].last + 1))
+            i++;
+        if (i < e->lines.n)
+            e->lines.at[i].last = line->first;
+        else
+            vec_push(e->s->arena, &e->lines, *line);
+    }
+    e->stage.n = 0;
 }
 
 /* `rounds`: of the repeat that the list is the body of; else 1. */
@@ -102,6 +119,7 @@ static void collect_all(Explanation *e) {
             double times = runs_a_step(e, r, entry->name);
             if (times > 0) collect(e, r, entry->name, &entry->body, times, 1);
         }
+        join_stage(e);
     }
 }
 
@@ -210,7 +228,8 @@ void explain_plan(Session *s, const ProgramFacts *facts, Text *out) {
     collect_all(&e);
     if (e.lines.n) qsort(e.lines.at, (size_t)e.lines.n, sizeof *e.lines.at, by_place);
     join_turns(&e);
-    text_printf(out, "plan %s: %lld ranks", facts->plan->name, (long long)mesh_ranks(facts->mesh));
+    int64_t ranks = mesh_ranks(facts->mesh);
+    text_printf(out, "plan %s: %lld rank%s", facts->plan->name, (long long)ranks, ranks == 1 ? "" : "s");
     for (int a = 0; a < facts->mesh->n; a++)
         text_printf(out, "%s%s = %lld", a ? ", " : " (", facts->mesh->axes[a].name,
                     (long long)facts->mesh->axes[a].size);

@@ -387,6 +387,8 @@ Kernel *lower_collective_kernel(Lowering *l, Node *node, Collective c, BufferRef
     c.why = node->op == OP_PASS
                 ? arena_printf(l->arena, "`%s` goes to the next rank of a ring of %lld",
                                node->name ? node->name : value_name(x), (long long)l->graph->mesh->axes[c.axis].size)
+            : axis_type_equal(x->type[c.axis], node->type[c.axis])
+                ? arena_printf(l->arena, "each stage has a part of `%s`", value_name(x))
                 : arena_printf(l->arena, "`%s` is %s, its use needs %s", value_name(x), from, to);
     c.where = arena_printf(l->arena, "%s: %s over %s", session_where(l->graph->session, node->span),
                            op_info(node)->name, l->graph->mesh->axes[c.axis].name);
