@@ -15,7 +15,7 @@ import benching as b
 MODELS = {"gpt2": (12, 768, 12, 50257, "9, 3"), "tiny": (6, 384, 6, 50257, "5, 1"), "quick": (4, 160, 4, 1024, "2, 2")}
 LIMITS = {"data": 0.95, "tensor": 0.90, "sequence": 0.90, "pipe": 0.85, "ddp": 1.3}
 BATCH = {"data": 4, "tensor": 4, "sequence": 4, "pipe": 16, "ddp": 4}
-SCHEDULE = "one_f_one_b"
+SCHEDULE = "zero_bubble"
 
 PLAN = """import models.gpt2
 train {
