@@ -72,14 +72,15 @@ Kernel *kernel_shifted(Arena *arena, const Kernel *from, int64_t by, Rounds roun
 
 static bool finishes(const Kernel *kernel, int axis) { return kernel->kind == KERNEL_FINISH && kernel->axis == axis; }
 
+bool kernel_ends(const Kernel *kernel, int axis) {
+    for (int k = 0; k < kernel->body.n && kernel->body.at[k]->kind == KERNEL_FINISH; k++)
+        if (finishes(kernel->body.at[k], axis)) return true;
+    return finishes(kernel, axis);
+}
+
 void flights_end(Flights *flights, const Kernel *kernel) {
     int left = 0;
-    for (int i = 0; i < flights->n; i++) {
-        int axis = flights->at[i].kernel->collective->axis;
-        bool ends = finishes(kernel, axis);
-        for (int k = 0; k < kernel->body.n && kernel->body.at[k]->kind == KERNEL_FINISH; k++)
-            ends |= finishes(kernel->body.at[k], axis);
-        if (!ends) flights->at[left++] = flights->at[i];
-    }
+    for (int i = 0; i < flights->n; i++)
+        if (!kernel_ends(kernel, flights->at[i].kernel->collective->axis)) flights->at[left++] = flights->at[i];
     flights->n = left;
 }

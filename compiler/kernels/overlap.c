@@ -269,8 +269,8 @@ static void start_early(const Overlap *o, KernelList *list, bool all) {
             at--;
         }
         list->at[at] = kernel;
-        if (at > 0 && at < i) {
-            kernel->first = kernel->last = list->at[at - 1]->last;
+        if (at < i) {
+            kernel->first = kernel->last = at > 0 ? list->at[at - 1]->last : list->at[1]->first;
             for (int k = 0; k < 2; k++) live_until(kernel->refs[k].buffer, kernel->first);
         }
     }
@@ -455,13 +455,22 @@ static void finish_conflicts(const Overlap *o, Flights *flights, const Kernel *n
         }
 }
 
+/* What the kernel finishes first of all keeps its memory until then: a repeat does so before its first round begins. */
+static void end_flights(Flights *flights, const Kernel *kernel) {
+    for (int i = 0; i < flights->n; i++)
+        for (int k = 0; k < 2; k++)
+            if (kernel_ends(kernel, flights->at[i].kernel->collective->axis))
+                live_until(flights->at[i].kernel->refs[k].buffer, kernel->first);
+    flights_end(flights, kernel);
+}
+
 static void share_finishes(const Overlap *o, KernelList *list) {
     KernelList out = {0};
     Flights flights = {0};
     for (int i = 0; i < list->n; i++) {
         Kernel *kernel = list->at[i];
         if (kernel->kind == KERNEL_REPEAT) share_finishes(o, &kernel->body);
-        flights_end(&flights, kernel);
+        end_flights(&flights, kernel);
         finish_conflicts(o, &flights, kernel, &out);
         if (splits(o, kernel)) {
             vec_push(o->arena, &flights, (Flight){kernel, !kernel->begins});

@@ -13,6 +13,8 @@ typedef VEC(Flight) Flights;
 
 /* Whether the kernel, or one in its body, must not run while the collective does. */
 bool kernel_conflicts(const Kernel *kernel, const Kernel *started);
+/* Whether the kernel, or what a repeat begins with, finishes the axis. */
+bool kernel_ends(const Kernel *kernel, int axis);
 /* What the kernel itself finishes first of all is in flight no more. */
 void flights_end(Flights *flights, const Kernel *kernel);
 Kernel *kernel_copy(Arena *arena, const Kernel *from);

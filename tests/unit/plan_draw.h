@@ -58,6 +58,7 @@ static const Kind kinds[] = {
     {"seq last", "seq", .place = LAST},
     {"gather", "seq", "gather", .place = ON_CONTEXT},
     {"ulysses", "seq", "ulysses", .place = ON_CONTEXT},
+    {"ring", "seq", "ring", .place = ON_CONTEXT, .pieces = 2},
     {"gpipe", "layers", "gpipe", .place = ON_PIPE, .slot = SLOT_SCHEDULE},
     {"one_f_one_b", "layers", "one_f_one_b", .place = ON_PIPE, .slot = SLOT_SCHEDULE},
     {"zero_bubble", "layers", "zero_bubble", .place = ON_PIPE, .slot = SLOT_SCHEDULE},
