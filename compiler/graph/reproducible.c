@@ -243,6 +243,7 @@ static void rewrite_node(Exact *e, Node *node) {
     Region *region = e->b.region;
     Arena *arena = e->graph->arena;
     e->b.span = node->span, e->b.name = node->name, e->b.path = node->path, e->b.backward = node->backward;
+    e->b.deferred = node->deferred;
     if (node->op == OP_INPUT && node->tensor->dtype == DT_EXACT) node->dtype = DT_EXACT;
     if (node->op == OP_RESULT && node->in[0]->op == OP_REPEAT)
         node->dtype = node->in[0]->outs[node_attr(node, "index")->integer].dtype;
@@ -286,6 +287,7 @@ static void rewrite_outputs(Exact *e) {
         Output *output = &e->graph->outputs.at[i];
         bool sum = output->tensor->class == CLASS_GRADIENT && output->tensor->dtype != DT_EXACT && e->graph->micro;
         e->b.span = output->value->span, e->b.backward = output->value->backward;
+        e->b.deferred = output->value->deferred;
         if (sum) output->tensor->dtype = DT_EXACT;
         if (output->tensor->dtype != DT_EXACT) {
             output->value = in_f32(e, output->value);
@@ -331,8 +333,10 @@ bool plan_is_reproducible(Session *s, const Plan *plan) {
     for (int i = 0; i < plan->rules.n; i++) {
         const Rule *rule = &plan->rules.at[i];
         if (rule->using_name && strcmp(rule->using_name, "ring") == 0) {
-            Diag *d = diag_error(s, "P0634", rule->using_span, "`--numerics reproducible`: a ring has no order of its own");
-            diag_label(d, "each rank begins with its own keys and values, so the sums of attention run in another order");
+            Diag *d =
+                diag_error(s, "P0634", rule->using_span, "`--numerics reproducible`: a ring has no order of its own");
+            diag_label(d,
+                       "each rank begins with its own keys and values, so the sums of attention run in another order");
             diag_help(d, "`using gather`, or build with `--numerics fast`");
         }
         if (rule->how != STORE_REPEATED) continue;

@@ -317,7 +317,10 @@ static void read_rule(PlanReader *p, const Stmt *stmt, const Stmt *in) {
     if (axis < 0 || (stmt->how != NULL && how == NULL)) p->plan->broken = true;
     if (axis < 0) return;
     if (how != NULL) check_using(p, stmt, how);
-    for (int i = 0; i < stmt->words.n; i++) add_rule(p, stmt, &stmt->words.at[i], axis, how, in);
+    for (int i = 0; i < stmt->words.n; i++) { /* how attention runs is said of the last name alone */
+        bool has = how != NULL && (how->kind != USING_SEQUENCE || i == stmt->words.n - 1);
+        add_rule(p, stmt, &stmt->words.at[i], axis, has ? how : NULL, in);
+    }
 }
 
 /* ---- the other properties ----------------------------------------------------------------------- */

@@ -105,24 +105,6 @@ static bool has_second_name(const PlanCheck *c, const Dim *dim) {
     return false;
 }
 
-static bool using_fits(const PlanCheck *c, const Rule *rule) {
-    const Dim *dim = check_find_dim(c, rule->what);
-    if (dim == NULL) return true; /* said already */
-    if (using_is_sequence(rule)) return has_second_name(c, dim);
-    return c->train == NULL || c->train->model == NULL || check_is_repeated(c, dim);
-}
-
-/* The word behind `using` is for one of the sentence's names: a sentence is one rule for each of them. */
-static bool using_fits_sentence(const PlanCheck *c, const Rule *rule) {
-    for (int i = 0; i < c->plan->rules.n; i++) {
-        const Rule *other = &c->plan->rules.at[i];
-        bool same = other->what != NULL && other->using_span.file == rule->using_span.file &&
-                    other->using_span.lo == rule->using_span.lo;
-        if (same && using_fits(c, other)) return true;
-    }
-    return false;
-}
-
 static void check_words(const PlanCheck *c) {
     for (int i = 0; i < c->plan->rules.n; i++) {
         const Rule *rule = &c->plan->rules.at[i];
@@ -130,14 +112,15 @@ static void check_words(const PlanCheck *c) {
         const Dim *dim = check_find_dim(c, rule->what);
         if (dim == NULL)
             report_no_match(c, rule);
-        else if (rule->using_name != NULL && rule->storage == STORAGE_NONE && !using_fits_sentence(c, rule)) {
+        else if (rule->using_name != NULL && using_is_schedule(rule->using_name) && c->train != NULL &&
+                 c->train->model != NULL && !check_is_repeated(c, dim)) {
             Diag *d =
                 diag_error(c->s, "P0407", rule->using_span, "`%s` does not fit `%s`", rule->using_name, rule->what);
-            diag_label(d,
-                       using_is_sequence(rule)
-                           ? "it is for positions that attention compares, and no dimension is `like %s`"
-                           : "a schedule orders the layers of a repeat, and no repeat runs over `%s`",
-                       rule->what);
+            diag_label(d, "a schedule orders the layers of a repeat, and no repeat runs over `%s`", rule->what);
+        } else if (using_is_sequence(rule) && !has_second_name(c, dim)) {
+            Diag *d =
+                diag_error(c->s, "P0407", rule->using_span, "`%s` does not fit `%s`", rule->using_name, rule->what);
+            diag_label(d, "it is for positions that attention compares, and no dimension is `like %s`", rule->what);
         }
     }
 }

@@ -395,12 +395,17 @@ static void choose_axis(Choices *c, Node *node, const Iteration *space, int axis
     Way best = {.out = replicated};
     CHECK(node->n_in <= 16);
     weigh(c, node, axis, false, &best);
+    bool asked = c->layout->axes[axis].attention != ATTENTION_ANY && op_info(node)->lower == LOWER_ATTEND;
+    const Way whole = best;
+    if (asked) best.cost = INFINITY; /* only where nothing else is possible */
     for (int i = 0; i < space->n; i++) try_letter(c, node, axis, &space->letters[i], &best);
     try_partial(c, node, axis, space, &best);
     try_flat(c, node, axis, space, &best);
     if (op_info(node)->lower == LOWER_ATTEND) try_ring(c, node, axis, &best);
-    if (c->layout->axes[axis].attention && op_info(node)->lower == LOWER_ATTEND && best.out.kind != AXIS_SHARDED)
-        refuse_way(c, node, axis);
+    if (asked && best.out.kind != AXIS_SHARDED) {
+        best = whole;
+        if (!c->reproducible) refuse_way(c, node, axis); /* there what would change the order of sums is gathered */
+    }
     NodeChoice *choice = choice_of(c, node);
     choice->rings = (choice->rings & ~(1u << axis)) | (unsigned)best.ring << axis;
     for (int i = 0; i < node->n_in; i++) {

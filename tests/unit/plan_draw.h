@@ -334,13 +334,14 @@ static bool word_is_legal(const Drawn *d, const Axis *axis, const Word *word) {
     if (word->how == UNEVEN) return sum == size;
     if (word->how == PADDED) return true;
     if (word->how == REPEATED) return size < axis->size && axis->size % size == 0;
-    for (int a = d->n - 1; a >= 0; a--)
-        for (int i = 0; i < d->axes[a].n; i++) {
-            const Word *other = &d->axes[a].words[i];
-            if (strcmp(other->dim, word->dim) != 0) continue;
-            if (other->pieces && parts % other->pieces) parts *= other->pieces;
-            parts *= d->axes[a].size;
-        }
+    for (int round = 0; round < 2; round++) /* what needs pieces is cut first */
+        for (int a = 0; a < d->n; a++)
+            for (int i = 0; i < d->axes[a].n; i++) {
+                const Word *other = &d->axes[a].words[i];
+                if (strcmp(other->dim, word->dim) != 0 || (other->pieces == 0) != round) continue;
+                parts *= d->axes[a].size;
+                if (size % (parts * (other->pieces ? other->pieces : 1))) return false;
+            }
     if (strcmp(word->dim, "batch") == 0 && d->micro) parts *= d->micro;
     return size % parts == 0;
 }
