@@ -88,7 +88,8 @@ static bool block_runs(const PrtProgram *program, const PrtTensor *tensor, const
         b.in_pieces[d] = b.in_pieces[d] || tensor->n_uneven[d];
         if (b.part[d] == 0) return true;
     }
-    for (; split > 0 && b.part[split] == prt_saved_extent(tensor, split); split--) inner *= b.part[split];
+    for (; split > 0 && !b.in_pieces[split] && b.part[split] == prt_saved_extent(tensor, split); split--)
+        inner *= b.part[split];
     int64_t at[PRT_MAX_DIMS] = {0}, local = 0;
     for (;; local += inner * b.part[split]) {
         int64_t global = 0;
