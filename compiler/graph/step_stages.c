@@ -75,7 +75,6 @@ typedef struct StageWeights {
 
 /* Which chunks use the weight, and have a part of its gradient. */
 static bool chunk_uses(const Cutter *c, const Graph *const *evals, int chunk, const Tensor *own) {
-    (void)c;
     return graph_has_tensor(c->chunks[chunk], own) || graph_has_tensor(evals[chunk], own);
 }
 
@@ -240,9 +239,8 @@ static StageCut cut_of_groups(Arena *arena, const StageCut *cut, const Dim *each
     return groups;
 }
 
-Step **grad_to_stages(Session *s, const Program *program, const Train *train, const Plan *plan, ModelGraph *model,
-                      const StageCut *cut, Step **whole) {
-    (void)program;
+Step **grad_to_stages(Session *s, const Train *train, const Plan *plan, ModelGraph *model, const StageCut *cut,
+                      Step **whole) {
     int errors = diag_count(s, SEV_ERROR);
     Stepper st;
     step_stepper(&st, s, train, plan, model);

@@ -194,7 +194,7 @@ const double *program_find_constant(const Program *program, const Ast *scope, co
 /* Once the dimensions of the model are known: rule words that match nothing, divisibility with all legal sizes, the
  * batch against mesh and micro-batch, storage rules, axes that repeat work. `dims` are those of the model. Reports for
  * every plan. What the compiler does not build yet is told apart by plan_unbuilt. */
-void plan_check(Session *s, const Program *program, const Train *train, const Plan *plan, Dim *const *dims, int n_dims);
+void plan_check(Session *s, const Train *train, const Plan *plan, Dim *const *dims, int n_dims);
 /* The first thing in the plan that is checked but not built, for P9000; NULL when all is built. */
 const char *plan_unbuilt(const Plan *plan, Span *where);
 /* The same for the training run. */

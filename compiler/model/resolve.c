@@ -65,8 +65,7 @@ static const char *kind_text(StmtKind kind) {
     return "name";
 }
 
-const Stmt *scope_peek(const Program *program, const FileScope *scope, const Expr *name, FileScope **found) {
-    (void)program;
+const Stmt *scope_peek(const FileScope *scope, const Expr *name, FileScope **found) {
     if (name->kind == EXPR_NAME) {
         if (found != NULL) *found = (FileScope *)(uintptr_t)scope;
         return map_get(&scope->names, name->name);
@@ -197,7 +196,7 @@ const Stmt *scope_find(Resolver *r, FileScope *scope, const Expr *name, StmtKind
         if (import != NULL && import->file == NULL) return NULL; /* the import has been reported */
         if (import != NULL) where = import->file;
     }
-    const Stmt *stmt = scope_peek(r->program, scope, name, found);
+    const Stmt *stmt = scope_peek(scope, name, found);
     if (stmt == NULL) {
         report_unknown(r, scope, where, name, kind);
         return NULL;
@@ -214,7 +213,7 @@ const Stmt *scope_find(Resolver *r, FileScope *scope, const Expr *name, StmtKind
 static const Stmt *find_kind(const Program *program, const Ast *scope, const Expr *name, StmtKind kind,
                              const Ast **found_in) {
     FileScope *file = scope_of(program, scope), *found = NULL;
-    const Stmt *stmt = file == NULL ? NULL : scope_peek(program, file, name, &found);
+    const Stmt *stmt = file == NULL ? NULL : scope_peek(file, name, &found);
     if (stmt == NULL || stmt->kind != kind) return NULL;
     if (found_in != NULL) *found_in = found->ast;
     return stmt;
@@ -269,7 +268,7 @@ Name program_nearest_layer(const Program *program, const Ast *scope, const Expr 
 
 const double *program_find_constant(const Program *program, const Ast *scope, const Expr *name) {
     FileScope *file = scope_of(program, scope), *found = NULL;
-    const Stmt *stmt = file == NULL ? NULL : scope_peek(program, file, name, &found);
+    const Stmt *stmt = file == NULL ? NULL : scope_peek(file, name, &found);
     if (stmt == NULL || stmt->kind != STMT_CONST) return NULL;
     const Constant *constant = map_get(&found->constants, name->name);
     return constant != NULL && constant->value.ok && constant->value.text == NULL ? &constant->value.value : NULL;
