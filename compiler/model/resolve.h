@@ -141,7 +141,6 @@ void block_refuse(Resolver *r, const char *kind, const Stmt *stmt);
 /* The properties of a GPU, one by one: for printing and for tests. */
 int gpu_field_count(void);
 const char *gpu_field_name(int index);
-Unit gpu_field_unit(int index);
 double gpu_field_value(const Gpu *gpu, int index);
 
 Gpu *gpu_resolve(Resolver *r, FileScope *scope, const Stmt *stmt);
