@@ -16,8 +16,7 @@ static LLVMMetadataRef file_of(Codegen *g, int32_t file) {
     return *slot;
 }
 
-void cg_debug_begin(Codegen *g, const char *module_name) {
-    (void)module_name;
+void cg_debug_begin(Codegen *g) {
     if (g->target.no_debug_info) return;
     g->n_debug_files = g->session->files.n > 0 ? g->session->files.n : 1;
     g->debug_files = NEW_N(g->arena, LLVMMetadataRef, g->n_debug_files);

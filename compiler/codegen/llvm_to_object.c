@@ -72,7 +72,7 @@ Codegen *codegen_new(Session *s, const Target *target, const char *module_name) 
 #endif
     LLVMDisposeMessage(host_cpu);
     LLVMDisposeMessage(host_features);
-    cg_debug_begin(g, module_name);
+    cg_debug_begin(g);
     return g;
 }
 

@@ -144,7 +144,7 @@ V cg_f_to_i(Codegen *g, V x); /* toward zero, saturating; NaN is 0 */
 
 /* ---- debug info (debug_info.c) ----------------------------------------------------------------------------------- */
 
-void cg_debug_begin(Codegen *g, const char *module_name);
+void cg_debug_begin(Codegen *g);
 void cg_debug_function(Codegen *g, V function, const char *name, Span span); /* file 0: without */
 void cg_debug_at(Codegen *g, Span span); /* location of the instructions that follow; file 0: the function's line */
 void cg_debug_leave(Codegen *g);         /* after the function is complete */

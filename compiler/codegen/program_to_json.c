@@ -99,6 +99,38 @@ static int dim_outside(const Shape *shape, int i) {
 
 static int64_t layers_of_group(const Dim *dim) { return dim->nested ? dim->nested->size : 1; }
 
+/* `padding`: elements behind the end of each dimension. `uneven`: the sizes of its parts, or null. */
+static void add_unequal_parts(cJSON *object, const Shape *logical) {
+    bool padded = false;
+    for (int i = 0; i < logical->n; i++) padded |= logical->dims[i]->unpadded != 0;
+    cJSON *padding = padded ? cJSON_AddArrayToObject(object, "padding") : NULL;
+    for (int i = 0; padded && i < logical->n; i++)
+        if (i == 0 || logical->dims[i - 1]->nested != logical->dims[i])
+            cJSON_AddItemToArray(padding,
+                                 cJSON_CreateNumber((double)(logical->dims[i]->size - dim_logical(logical->dims[i]))));
+    cJSON *uneven = NULL;
+    for (int i = 0; i < logical->n; i++) uneven = logical->dims[i]->n_parts && !uneven ? cJSON_CreateArray() : uneven;
+    for (int i = 0; uneven && i < logical->n; i++) {
+        const Dim *dim = logical->dims[i];
+        if (i && logical->dims[i - 1]->nested == dim) continue;
+        cJSON *sizes = dim->n_parts ? cJSON_CreateArray() : cJSON_CreateNull();
+        for (int k = 0; k < dim->n_parts; k++) cJSON_AddItemToArray(sizes, cJSON_CreateNumber((double)dim->parts[k]));
+        cJSON_AddItemToArray(uneven, sizes);
+    }
+    if (uneven) cJSON_AddItemToObject(object, "uneven", uneven);
+}
+
+/* Rule 3: a part of the elements of each layer. */
+static void add_flat(cJSON *object, const Mesh *mesh, const Tensor *tensor) {
+    const Dim *range = tensor->shape.dims[tensor->shape.n - 1];
+    cJSON *flat = cJSON_AddObjectToObject(object, "flat");
+    add_number(flat, "axis", range->stored_axis);
+    double blocks = 1;
+    for (int i = 0; i + 1 < tensor->shape.n; i++) blocks *= (double)tensor->shape.dims[i]->size;
+    add_number(flat, "blocks", blocks);
+    add_number(flat, "part", (double)local_extent(mesh, tensor->type, range));
+}
+
 static cJSON *tensor_json(const Describe *d, const Buffer *buffer) {
     const Tensor *tensor = buffer->tensor;
     const Mesh *mesh = d->facts->mesh;
@@ -111,28 +143,12 @@ static cJSON *tensor_json(const Describe *d, const Buffer *buffer) {
     cJSON *shape = cJSON_AddArrayToObject(object, "shape"), *axes = cJSON_AddArrayToObject(object, "axes");
     const Shape *logical = tensor->logical.n ? &tensor->logical : &tensor->shape;
     const AxisType *type = tensor->logical.n ? tensor->logical_type : tensor->type;
-    bool padded = false;
     for (int i = 0; i < logical->n; i++) {
         const Dim *dim = logical->dims[i];
         if (i == 0 || logical->dims[i - 1]->nested != dim)
             cJSON_AddItemToArray(shape, cJSON_CreateNumber((double)(dim->size * layers_of_group(dim))));
-        padded |= logical->dims[i]->unpadded != 0;
     }
-    cJSON *padding = padded ? cJSON_AddArrayToObject(object, "padding") : NULL;
-    for (int i = 0; padded && i < logical->n; i++)
-        if (i == 0 || logical->dims[i - 1]->nested != logical->dims[i])
-            cJSON_AddItemToArray(padding,
-                                 cJSON_CreateNumber((double)(logical->dims[i]->size - dim_logical(logical->dims[i]))));
-    cJSON *uneven = NULL; /* for each dimension its parts, or null */
-    for (int i = 0; i < logical->n; i++) uneven = logical->dims[i]->n_parts && !uneven ? cJSON_CreateArray() : uneven;
-    for (int i = 0; uneven && i < logical->n; i++) {
-        const Dim *dim = logical->dims[i];
-        if (i && logical->dims[i - 1]->nested == dim) continue;
-        cJSON *sizes = dim->n_parts ? cJSON_CreateArray() : cJSON_CreateNull();
-        for (int k = 0; k < dim->n_parts; k++) cJSON_AddItemToArray(sizes, cJSON_CreateNumber((double)dim->parts[k]));
-        cJSON_AddItemToArray(uneven, sizes);
-    }
-    if (uneven) cJSON_AddItemToObject(object, "uneven", uneven);
+    add_unequal_parts(object, logical);
     for (int a = 0; a < mesh->n; a++) {
         int at = type[a].kind == AXIS_SHARDED && type[a].dim ? shape_find(logical, type[a].dim) : -1;
         cJSON_AddItemToArray(axes, at < 0 ? cJSON_CreateNull() : cJSON_CreateNumber(dim_outside(logical, at)));
@@ -143,15 +159,7 @@ static cJSON *tensor_json(const Describe *d, const Buffer *buffer) {
         if (!balanced) balanced = cJSON_AddArrayToObject(object, "balanced");
         cJSON_AddItemToArray(balanced, cJSON_CreateNumber(a));
     }
-    if (tensor->logical.n) { /* rule 3: a part of the elements of each layer */
-        const Dim *range = tensor->shape.dims[tensor->shape.n - 1];
-        cJSON *flat = cJSON_AddObjectToObject(object, "flat");
-        add_number(flat, "axis", range->stored_axis);
-        double blocks = 1;
-        for (int i = 0; i + 1 < tensor->shape.n; i++) blocks *= (double)tensor->shape.dims[i]->size;
-        add_number(flat, "blocks", blocks);
-        add_number(flat, "part", (double)local_extent(mesh, tensor->type, range));
-    }
+    if (tensor->logical.n) add_flat(object, mesh, tensor);
     const Dim *lead = logical->n ? logical->dims[0] : NULL;
     if (lead && lead->part_of) { /* a stage's layers */
         int64_t each = layers_of_group(lead);
@@ -167,7 +175,7 @@ static cJSON *tensor_json(const Describe *d, const Buffer *buffer) {
     return object;
 }
 
-static cJSON *small_json(const Describe *d, const Buffer *buffer) {
+static cJSON *small_json(const Buffer *buffer) {
     cJSON *object = cJSON_CreateObject();
     cJSON_AddStringToObject(object, "name", buffer->tensor->name);
     cJSON_AddStringToObject(object, "dtype", dtype_name[buffer->tensor->dtype]);
@@ -177,7 +185,6 @@ static cJSON *small_json(const Describe *d, const Buffer *buffer) {
         for (int i = 0; i < buffer->tensor->shape.n; i++)
             cJSON_AddItemToArray(shape, cJSON_CreateNumber((double)buffer->tensor->shape.dims[i]->size));
     }
-    (void)d;
     return object;
 }
 
@@ -303,25 +310,14 @@ static void add_lists(cJSON *root, const Describe *d, const Buffer **tokens) {
             cJSON_AddItemToArray(inputs, input);
             if (tokens && !buffer->tensor->of) *tokens = buffer;
         } else if (buffer->tensor->class == CLASS_SCALAR)
-            cJSON_AddItemToArray(scalars, small_json(d, buffer));
+            cJSON_AddItemToArray(scalars, small_json(buffer));
         else if (buffer->tensor->class == CLASS_RESULT)
-            cJSON_AddItemToArray(results, small_json(d, buffer));
+            cJSON_AddItemToArray(results, small_json(buffer));
     }
 }
 
-const char *program_to_json(const ProgramFacts *f) {
-    Session *s = f->step->session;
-    Describe d = {.facts = f, .arena = s->arena, .role = f->roles[0]};
-    const Train *train = f->train;
-    const ModelGraph *model = f->step->model;
-    cJSON *root = cJSON_CreateObject();
-    add_number(root, "abi", 1);
-    cJSON_AddStringToObject(root, "compiler", PLAN_VERSION);
-    const SourceFile *file = session_file(s, f->plan->span);
-    cJSON_AddStringToObject(root, "source", file ? file->path : "");
-    cJSON_AddStringToObject(root, "plan", f->plan->name);
-    cJSON_AddStringToObject(root, "model", train->model_name);
-    cJSON_AddStringToObject(root, "hash", program_hash(f, s->arena));
+/* The mesh, the axes that divide the data, and how many ranks each machine of the cluster has. */
+static void add_mesh(cJSON *root, const ProgramFacts *f) {
     cJSON *mesh = cJSON_AddArrayToObject(root, "mesh"), *data_axes = cJSON_AddArrayToObject(root, "data_axes");
     for (int a = 0; a < f->mesh->n; a++) {
         cJSON *axis = cJSON_CreateObject();
@@ -337,6 +333,22 @@ const char *program_to_json(const ProgramFacts *f) {
     for (int i = 0; machines && i < cluster->groups.n; i++)
         for (int64_t k = 0; k < cluster->groups.at[i].nodes; k++)
             cJSON_AddItemToArray(machines, cJSON_CreateNumber((double)cluster->groups.at[i].gpus));
+}
+
+const char *program_to_json(const ProgramFacts *f) {
+    Session *s = f->step->session;
+    Describe d = {.facts = f, .arena = s->arena, .role = f->roles[0]};
+    const Train *train = f->train;
+    const ModelGraph *model = f->step->model;
+    cJSON *root = cJSON_CreateObject();
+    add_number(root, "abi", 1);
+    cJSON_AddStringToObject(root, "compiler", PLAN_VERSION);
+    const SourceFile *file = session_file(s, f->plan->span);
+    cJSON_AddStringToObject(root, "source", file ? file->path : "");
+    cJSON_AddStringToObject(root, "plan", f->plan->name);
+    cJSON_AddStringToObject(root, "model", train->model_name);
+    cJSON_AddStringToObject(root, "hash", program_hash(f, s->arena));
+    add_mesh(root, f);
     add_number(root, "threads", (double)f->plan->threads);
     add_number(root, "seed", (double)train->seed);
     add_number(root, "steps", (double)train->steps);

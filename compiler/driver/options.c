@@ -42,11 +42,6 @@ static const CommandInfo commands[] = {
 };
 enum { N_COMMANDS = sizeof commands / sizeof *commands };
 
-const CommandInfo *command_table(int *n) {
-    *n = N_COMMANDS;
-    return commands;
-}
-
 static bool usage(const char *problem, const char *subject, const char *what, const char *near) {
     fprintf(stderr, "plc: %s", problem);
     if (subject) fprintf(stderr, " `%s`", subject);

@@ -41,7 +41,6 @@ struct Options {
 bool options_parse(Session *s, int argc, char **argv, Options *options);
 /* The help of one command, or of all when `command` is NULL. */
 void options_help(const CommandInfo *command, FILE *out);
-const CommandInfo *command_table(int *n);
 /* Whether diagnostics on `out` are coloured. */
 bool options_color(const Options *options, FILE *out);
 

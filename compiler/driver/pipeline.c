@@ -52,8 +52,7 @@ static void check_plans(Session *s, const Front *front) {
     if (!front->program || !front->model) return;
     for (int i = 0; i < front->program->plans.n; i++) {
         int errors = diag_count(s, SEV_ERROR);
-        plan_check(s, front->program, front->program->train, front->program->plans.at[i], front->model->dims.at,
-                   front->model->dims.n);
+        plan_check(s, front->program->train, front->program->plans.at[i], front->model->dims.at, front->model->dims.n);
         front->program->plans.at[i]->refused = diag_count(s, SEV_ERROR) > errors;
         model_check_groups_of_layers(s, front->model, front->program->plans.at[i]);
     }
@@ -290,9 +289,9 @@ static ProgramFacts *build_plan(void *context, Session *s, const Plan *plan) {
     const Train *train = front->program->train;
     Step *whole, **steps = NEW(s->arena, Step *);
     if (staged)
-        steps = grad_to_stages(s, front->program, train, plan, front->model, &cut, &whole);
+        steps = grad_to_stages(s, train, plan, front->model, &cut, &whole);
     else
-        whole = steps[0] = grad_to_step(s, front->program, train, plan, front->model);
+        whole = steps[0] = grad_to_step(s, train, plan, front->model);
     if (!steps || !whole || diag_count(s, SEV_ERROR) > errors) return NULL;
     int n = staged ? cut.n_stages : 1;
     for (int i = 0; options->reproducible && i < n; i++)
@@ -360,7 +359,7 @@ static ProgramFacts *plan_to_memory(Session *s, const Options *options, const Fr
 
 static int emit_step(Session *s, const Front *front, const Plan *plan) {
     Text text = {.arena = s->arena};
-    const Step *step = grad_to_step(s, front->program, front->program->train, plan, front->model);
+    const Step *step = grad_to_step(s, front->program->train, plan, front->model);
     if (!step) return 1;
     print_step(step, &text);
     return put(&text);

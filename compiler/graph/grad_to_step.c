@@ -386,8 +386,7 @@ Step *step_micro(Stepper *st) {
     return st->step;
 }
 
-Step *grad_to_step(Session *s, const Program *program, const Train *train, const Plan *plan, ModelGraph *model) {
-    (void)program;
+Step *grad_to_step(Session *s, const Train *train, const Plan *plan, ModelGraph *model) {
     Stepper st;
     step_stepper(&st, s, train, plan, model);
     Step *step = step_micro(&st);

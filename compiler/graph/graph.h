@@ -104,7 +104,7 @@ typedef struct Step {
 
 /* The training step of `model` under `plan`'s micro-batch size. Loss normalisation, clipping and the optimizer become
  * ordinary nodes. */
-Step *grad_to_step(Session *s, const Program *program, const Train *train, const Plan *plan, ModelGraph *model);
+Step *grad_to_step(Session *s, const Train *train, const Plan *plan, ModelGraph *model);
 
 /* `weights on AXIS using keep | keep_for_backward`: the step's graphs gather such weights once a step (in `begin`,
  * where all micro-batches read them) or once for both passes of a micro-batch. grad_to_step and grad_to_stages do it.

@@ -25,7 +25,7 @@ bool plan_stage_cut(Session *s, const Plan *plan, const ModelGraph *model, Stage
 void stage_cut_evenly(Session *s, StageCut *cut, int chunks, int64_t layers);
 
 /* One Step for each stage; `*whole` is the step that they are made of (sizes, model). NULL after diagnostics. */
-Step **grad_to_stages(Session *s, const Program *program, const Train *train, const Plan *plan, ModelGraph *model,
-                      const StageCut *cut, Step **whole);
+Step **grad_to_stages(Session *s, const Train *train, const Plan *plan, ModelGraph *model, const StageCut *cut,
+                      Step **whole);
 
 #endif

@@ -482,8 +482,7 @@ static void lower_collective(Lowering *l, Node *node) {
 
 /* ---- dispatch ----------------------------------------------------------------------------------- */
 
-static void lower_result(Lowering *l, Node *node) {
-    (void)l;
+static void lower_result(Node *node) {
     Value *value = value_of(node);
     value->place = value_of(node->in[0])->outs[node_attr(node, "index")->integer];
     value->has_place = true;
@@ -508,7 +507,7 @@ void lower_node_unit(Lowering *l, Node *node) {
     if (node->op == OP_REPEAT)
         lower_repeat(l, node);
     else if (node->op == OP_RESULT)
-        lower_result(l, node);
+        lower_result(node);
     else
         BUG("`%s` has no lowering", op_info(node)->name);
 }

@@ -33,7 +33,6 @@ static bool give_flat(Lowering *l, Node *node, const Location *place) {
 }
 
 bool give_place(Lowering *l, Node *node, const Location *place, bool accumulate) {
-    (void)l;
     if (!node->mark) return false;
     Value *value = value_of(node);
     if (node->op == OP_RESULT) {

@@ -44,8 +44,6 @@ int gpu_field_count(void) { return N_FIELDS; }
 
 const char *gpu_field_name(int index) { return gpu_fields[index].name; }
 
-Unit gpu_field_unit(int index) { return gpu_fields[index].unit; }
-
 double gpu_field_value(const Gpu *gpu, int index) {
     double value;
     memcpy(&value, (const char *)gpu + gpu_fields[index].offset, sizeof value);

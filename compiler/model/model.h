@@ -181,20 +181,15 @@ typedef struct Setting {
 /* Resolves and checks a parsed file. Reports everything it can; returns NULL only when nothing could be made. */
 Program *ast_to_model(Session *s, const Ast *ast, Setting *settings, int n_settings);
 
-/* Finds a layer or model by (possibly dotted) name. `scope` is the file it is used in. NULL when unknown. */
+/* Finds a layer by (possibly dotted) name. `scope` is the file it is used in. NULL when unknown. */
 const Stmt *program_find_layer(const Program *program, const Ast *scope, const Expr *name, const Ast **found_in);
-const Stmt *program_find_model(const Program *program, const Ast *scope, const Expr *name, const Ast **found_in);
 /* The imports of a file: the name it calls each by -> const Ast *. */
 Map program_imports(const Program *program, const Ast *scope);
-/* For messages: the nearest name to an unknown layer's, as it would be written there ("nn.layer_norm"), or NULL. */
-Name program_nearest_layer(const Program *program, const Ast *scope, const Expr *name);
-/* The number that a constant of the file (or of an import of it) stands for; NULL when there is none. */
-const double *program_find_constant(const Program *program, const Ast *scope, const Expr *name);
 
 /* Once the dimensions of the model are known: rule words that match nothing, divisibility with all legal sizes, the
  * batch against mesh and micro-batch, storage rules, axes that repeat work. `dims` are those of the model. Reports for
  * every plan. What the compiler does not build yet is told apart by plan_unbuilt. */
-void plan_check(Session *s, const Program *program, const Train *train, const Plan *plan, Dim *const *dims, int n_dims);
+void plan_check(Session *s, const Train *train, const Plan *plan, Dim *const *dims, int n_dims);
 /* The first thing in the plan that is checked but not built, for P9000; NULL when all is built. */
 const char *plan_unbuilt(const Plan *plan, Span *where);
 /* The same for the training run. */

@@ -238,9 +238,7 @@ static void check_parts(const PlanCheck *c) {
 
 /* ---- all of it ---------------------------------------------------------------------------------- */
 
-void plan_check(Session *s, const Program *program, const Train *train, const Plan *plan, Dim *const *dims,
-                int n_dims) {
-    (void)program;
+void plan_check(Session *s, const Train *train, const Plan *plan, Dim *const *dims, int n_dims) {
     PlanCheck c = {s, s->arena, train, plan, dims, n_dims, intern(s->names, "batch")};
     check_words(&c);
     if (!plan->broken)

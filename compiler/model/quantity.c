@@ -44,12 +44,11 @@ static Quantity evaluate_literal(Evaluation *ev, const Expr *e) {
     return poison();
 }
 
-static Quantity evaluate_constant(Evaluation *ev, FileScope *home, Name name, Span use) {
+static Quantity evaluate_constant(Evaluation *ev, FileScope *home, Name name) {
     Constant *constant = map_get(&home->constants, name);
     if (constant->state == CONSTANT_BUSY) {
         if (!ev->quiet)
             diag_error(ev->r->s, "P0126", constant->binding->name_span, "constant `%s` is defined by itself", name);
-        (void)use;
         return poison();
     }
     if (constant->state == CONSTANT_NEW) {
@@ -64,10 +63,10 @@ static Quantity evaluate_constant(Evaluation *ev, FileScope *home, Name name, Sp
 
 static Quantity evaluate_name(Evaluation *ev, const Expr *e) {
     FileScope *found = NULL;
-    const Stmt *stmt = ev->quiet ? scope_peek(ev->r->program, ev->scope, e, &found)
-                                 : scope_find(ev->r, ev->scope, e, STMT_CONST, &found);
+    const Stmt *stmt =
+        ev->quiet ? scope_peek(ev->scope, e, &found) : scope_find(ev->r, ev->scope, e, STMT_CONST, &found);
     if (stmt == NULL || stmt->kind != STMT_CONST) return poison();
-    return evaluate_constant(ev, found, e->name, e->span);
+    return evaluate_constant(ev, found, e->name);
 }
 
 static const char *const op_symbol[] = {"+", "-", "*", "/", "==", "!=", "<", "<=", ">", ">=", "and", "or"};

@@ -65,8 +65,7 @@ static const char *kind_text(StmtKind kind) {
     return "name";
 }
 
-const Stmt *scope_peek(const Program *program, const FileScope *scope, const Expr *name, FileScope **found) {
-    (void)program;
+const Stmt *scope_peek(const FileScope *scope, const Expr *name, FileScope **found) {
     if (name->kind == EXPR_NAME) {
         if (found != NULL) *found = (FileScope *)(uintptr_t)scope;
         return map_get(&scope->names, name->name);
@@ -197,7 +196,7 @@ const Stmt *scope_find(Resolver *r, FileScope *scope, const Expr *name, StmtKind
         if (import != NULL && import->file == NULL) return NULL; /* the import has been reported */
         if (import != NULL) where = import->file;
     }
-    const Stmt *stmt = scope_peek(r->program, scope, name, found);
+    const Stmt *stmt = scope_peek(scope, name, found);
     if (stmt == NULL) {
         report_unknown(r, scope, where, name, kind);
         return NULL;
@@ -211,21 +210,12 @@ const Stmt *scope_find(Resolver *r, FileScope *scope, const Expr *name, StmtKind
     return stmt;
 }
 
-static const Stmt *find_kind(const Program *program, const Ast *scope, const Expr *name, StmtKind kind,
-                             const Ast **found_in) {
+const Stmt *program_find_layer(const Program *program, const Ast *scope, const Expr *name, const Ast **found_in) {
     FileScope *file = scope_of(program, scope), *found = NULL;
-    const Stmt *stmt = file == NULL ? NULL : scope_peek(program, file, name, &found);
-    if (stmt == NULL || stmt->kind != kind) return NULL;
+    const Stmt *stmt = file == NULL ? NULL : scope_peek(file, name, &found);
+    if (stmt == NULL || stmt->kind != STMT_LAYER) return NULL;
     if (found_in != NULL) *found_in = found->ast;
     return stmt;
-}
-
-const Stmt *program_find_layer(const Program *program, const Ast *scope, const Expr *name, const Ast **found_in) {
-    return find_kind(program, scope, name, STMT_LAYER, found_in);
-}
-
-const Stmt *program_find_model(const Program *program, const Ast *scope, const Expr *name, const Ast **found_in) {
-    return find_kind(program, scope, name, STMT_MODEL, found_in);
 }
 
 Map program_imports(const Program *program, const Ast *scope) {
@@ -237,42 +227,6 @@ Map program_imports(const Program *program, const Ast *scope) {
             map_put(program->session->arena, &imports, import->name, (void *)(uintptr_t)import->file->ast);
     }
     return imports;
-}
-
-Name program_nearest_layer(const Program *program, const Ast *scope, const Expr *name) {
-    const FileScope *file = scope_of(program, scope);
-    if (file == NULL) return NULL;
-    const char *prefix = "";
-    if (name->kind == EXPR_MEMBER && name->args.at[0]->kind == EXPR_NAME) {
-        const Import *import = map_get(&file->imports, name->args.at[0]->name);
-        if (import == NULL) { /* the import's name is what is wrong */
-            VEC(Name) imports = {0};
-            for (int i = 0; i < file->imports.n; i++)
-                vec_push(program->session->arena, &imports, file->imports.entries[i].key);
-            Name near = nearest_name(name->args.at[0]->name, imports.at, imports.n);
-            return near == NULL ? NULL
-                                : intern(program->session->names,
-                                         arena_printf(program->session->arena, "%s.%s", near, name->name));
-        }
-        if (import->file == NULL) return NULL;
-        file = import->file;
-        prefix = arena_printf(program->session->arena, "%s.", import->name);
-    }
-    VEC(Name) names = {0};
-    for (int i = 0; i < file->names.n; i++)
-        if (((const Stmt *)file->names.entries[i].value)->kind == STMT_LAYER)
-            vec_push(program->session->arena, &names, file->names.entries[i].key);
-    Name near = nearest_name(name->name, names.at, names.n);
-    return near == NULL ? NULL
-                        : intern(program->session->names, arena_printf(program->session->arena, "%s%s", prefix, near));
-}
-
-const double *program_find_constant(const Program *program, const Ast *scope, const Expr *name) {
-    FileScope *file = scope_of(program, scope), *found = NULL;
-    const Stmt *stmt = file == NULL ? NULL : scope_peek(program, file, name, &found);
-    if (stmt == NULL || stmt->kind != STMT_CONST) return NULL;
-    const Constant *constant = map_get(&found->constants, name->name);
-    return constant != NULL && constant->value.ok && constant->value.text == NULL ? &constant->value.value : NULL;
 }
 
 /* ---- unused imports ----------------------------------------------------------------------------- */

@@ -92,7 +92,7 @@ void scope_check_imports(Resolver *r, FileScope *scope);
  * nearest name of kind `kind`, and names of another kind; NULL then. `word`: what is looked for, for messages. */
 const Stmt *scope_find(Resolver *r, FileScope *scope, const Expr *name, StmtKind kind, FileScope **found);
 /* The same without a word. */
-const Stmt *scope_peek(const Program *program, const FileScope *scope, const Expr *name, FileScope **found);
+const Stmt *scope_peek(const FileScope *scope, const Expr *name, FileScope **found);
 /* "pod" or "gpus.A100_SXM_80GB", from a name expression; NULL when it is none. */
 const char *expr_dotted(Arena *arena, const Expr *e);
 bool expr_is_word(const Expr *e, const char *word);
@@ -141,7 +141,6 @@ void block_refuse(Resolver *r, const char *kind, const Stmt *stmt);
 /* The properties of a GPU, one by one: for printing and for tests. */
 int gpu_field_count(void);
 const char *gpu_field_name(int index);
-Unit gpu_field_unit(int index);
 double gpu_field_value(const Gpu *gpu, int index);
 
 Gpu *gpu_resolve(Resolver *r, FileScope *scope, const Stmt *stmt);

@@ -85,10 +85,6 @@ static const PrtScalar *find_scalar(const PrtScalar *scalars, int n, const char 
     return NULL;
 }
 
-const PrtScalar *prt_program_scalar(const PrtProgram *program, const char *name) {
-    return find_scalar(program->scalars, program->n_scalars, name);
-}
-
 const PrtScalar *prt_program_result(const PrtProgram *program, const char *name) {
     return find_scalar(program->results, program->n_results, name);
 }

@@ -141,7 +141,7 @@ struct PrtProgram {
 /* NULL with a reason in `why` when the text is no program description of this version. */
 PrtProgram *prt_program_parse(const char *json, PrtAction *const *entries, char *why, size_t size);
 void prt_program_free(PrtProgram *program);
-const PrtScalar *prt_program_scalar(const PrtProgram *program, const char *name); /* NULL: not there */
+/* By name; NULL: not there. */
 const PrtScalar *prt_program_result(const PrtProgram *program, const char *name);
 /* Whether the tensor is state of fp16's loss scale: three scalars that other programs do not have. */
 bool prt_is_loss_scale(const char *tensor);

@@ -116,13 +116,6 @@ float prt_widen_one(int element, const void *from) {
     return element == PRT_ELEMENT_BF16 ? float_of((uint32_t)half << 16) : from_f16(half);
 }
 
-void prt_narrow_one(int element, float value, void *to) {
-    if (element == PRT_ELEMENT_F32)
-        *(float *)to = value;
-    else
-        *(uint16_t *)to = element == PRT_ELEMENT_BF16 ? to_bf16(value) : to_f16(value);
-}
-
 /* ---- packing --------------------------------------------------------------------------------------------------- */
 
 /* Rows of contiguous elements become f32 first, then the target's own function transposes or copies them. */

@@ -21,7 +21,6 @@ static inline void *prt_element_to(void *base, int element, int64_t i) {
 void prt_widen(int element, const void *from, float *to, int64_t n);
 void prt_narrow(int element, const float *from, void *to, int64_t n);
 float prt_widen_one(int element, const void *from);
-void prt_narrow_one(int element, float value, void *to);
 
 /* What `pack` does (PrtPackFunction), from elements of this type. `depth_first`: k has stride 1, and lanes may have
  * any; else lanes have stride 1. `panel`: floats of one step of k in dst. */

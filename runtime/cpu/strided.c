@@ -22,12 +22,6 @@ Strided strided_of(const PrtProductDim *dims, int n, Operand operand) {
     return s;
 }
 
-int64_t strided_points(const Strided *s) {
-    int64_t points = 1;
-    for (int i = 0; i < s->n; i++) points *= s->extent[i];
-    return points;
-}
-
 int64_t strided_offset(const Strided *s, int64_t point) {
     int64_t offset = 0;
     for (int i = s->n - 1; i > 0; i--) {

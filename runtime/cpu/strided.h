@@ -16,7 +16,6 @@ typedef struct Strided {
 typedef enum Operand { OPERAND_A, OPERAND_B, OPERAND_C } Operand;
 
 Strided strided_of(const PrtProductDim *dims, int n, Operand operand);
-int64_t strided_points(const Strided *s);
 int64_t strided_offset(const Strided *s, int64_t point);
 
 static inline int64_t strided_last(const Strided *s) { return s->stride[s->n - 1]; }

@@ -19,7 +19,7 @@ static inline void front_check(Session **session, const char *library, const cha
     if (!model) return;
     for (int i = 0; i < program->plans.n; i++) {
         Span where;
-        plan_check(s, program, program->train, program->plans.at[i], model->dims.at, model->dims.n);
+        plan_check(s, program->train, program->plans.at[i], model->dims.at, model->dims.n);
         (void)plan_unbuilt(program->plans.at[i], &where);
     }
 }

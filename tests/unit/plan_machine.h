@@ -42,7 +42,7 @@ static inline Built build(const char *model, const char *plan, const char *sched
     b.plan = plan_narrowed(b.s, program->plans.at[0], &graph);
     if (!b.plan) diag_flush(b.s, stderr, false);
     assert_non_null(b.plan);
-    b.step = grad_to_step(b.s, program, b.train, b.plan, graph);
+    b.step = grad_to_step(b.s, b.train, b.plan, graph);
     assert_non_null(b.step);
     if (reproducible_builds && !step_make_reproducible(b.s, b.step)) {
         diag_flush(b.s, stderr, false);

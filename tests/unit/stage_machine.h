@@ -228,7 +228,7 @@ static inline bool staged_build(Staged *b, const char *model, const char *plan) 
     ModelGraph *graph = program && program->train ? model_to_graph(s, program, program->train) : NULL;
     if (!graph || diag_count(s, SEV_ERROR)) return false;
     b->plan = program->plans.at[0];
-    plan_check(s, program, program->train, b->plan, graph->dims.at, graph->dims.n);
+    plan_check(s, program->train, b->plan, graph->dims.at, graph->dims.n);
     if (diag_count(s, SEV_ERROR) || staged_unbuilt(b, program, graph)) return false;
     b->is_pipeline = plan_stage_cut(s, b->plan, graph, &b->cut) && b->cut.n_stages > 1;
     if (b->is_pipeline)
@@ -236,9 +236,9 @@ static inline bool staged_build(Staged *b, const char *model, const char *plan) 
     b->n = b->is_pipeline ? b->cut.n_stages : 1;
     b->steps = &b->whole;
     if (b->is_pipeline)
-        b->steps = grad_to_stages(s, program, program->train, b->plan, graph, &b->cut, &b->whole);
+        b->steps = grad_to_stages(s, program->train, b->plan, graph, &b->cut, &b->whole);
     else
-        b->whole = grad_to_step(s, program, program->train, b->plan, graph);
+        b->whole = grad_to_step(s, program->train, b->plan, graph);
     if (!b->steps || !b->whole || diag_count(s, SEV_ERROR)) return false;
     steps_partition(b->steps, b->n, b->plan, true);
     return !diag_count(s, SEV_ERROR) && staged_schedule(b) && !diag_count(s, SEV_ERROR);

@@ -66,7 +66,7 @@ static void verify_step(const Step *step) {
 }
 
 static void trainer_start(Trainer *t) {
-    t->step = grad_to_step(t->s, NULL, &t->train, &t->plan, &t->model);
+    t->step = grad_to_step(t->s, &t->train, &t->plan, &t->model);
     if (!t->step) return;
     verify_step(t->step);
     t->machine = machine_new(t->s, NULL);
@@ -338,7 +338,7 @@ static void test_refused(void **state) {
 static void test_steps_are_apart(void **state) {
     (void)state;
     Trainer t = trainer_new(GPT(LOSS), 2);
-    const Step *one = grad_to_step(t.s, NULL, &t.train, &t.plan, &t.model), *other = grad_to_step(t.s, NULL, &t.train, &t.plan, &t.model);
+    const Step *one = grad_to_step(t.s, &t.train, &t.plan, &t.model), *other = grad_to_step(t.s, &t.train, &t.plan, &t.model);
     assert_true(one->init->outputs.n > 0);
     for (int i = 0; i < one->init->outputs.n; i++) {
         Tensor *tensor = one->init->outputs.at[i].tensor;
