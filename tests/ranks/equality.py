@@ -37,11 +37,11 @@ SAME_ROUTES, OTHER_ROUTES = (1e-5, 1e-4), (1e-4, 1e-2)
 # Inside `if report` of nn.moe. An expert is picked when fewer than k others are better.
 WATCH = """
         dim rival = like choice
-        seen    = stop_gradient(best)
-        other   = broadcast(rename(seen, choice -> rival), dims = (batch, seq, choice, rival))
-        better  = sum(select(other > seen, 1.0, 0.0), over rival)
-        picked  = better < k
-        last_in = -max_over(select(picked, -seen, -1e9), over choice)
+        seen      = stop_gradient(best)
+        other     = broadcast(rename(seen, choice -> rival), dims = (batch, seq, choice, rival))
+        better    = sum(select(other > seen, 1.0, 0.0), over rival)
+        picked    = better < k
+        last_in   = -max_over(select(picked, -seen, -1e9), over choice)
         first_out = max_over(select(picked, -1e9, seen), over choice)
         near_ties = select(last_in - first_out < GAP, 1.0, 0.0)
         log near_ties
