@@ -107,6 +107,13 @@ static const char *unbuilt(const Front *front, const Plan *plan, Span *where) {
     if (!what && front->model) plan_stage_cut(front->program->session, plan, front->model, &cut);
     for (int i = 0; !what && i < plan->rules.n; i++) {
         const Rule *rule = &plan->rules.at[i];
+        if (cut.dim && rule->what && rule->what != cut.dim && rule->using_name && using_is_schedule(rule->using_name)) {
+            *where = rule->span;
+            what = "a pipeline over several repeats";
+        }
+    }
+    for (int i = 0; !what && i < plan->rules.n; i++) {
+        const Rule *rule = &plan->rules.at[i];
         const Dim *dim = rule->what && front->model ? graph_find_dim(front->model->graph, rule->what) : NULL;
         if (rule->how != STORE_UNEVEN || rule->what == cut.dim || !dim || !dim->is_repeated) continue;
         *where = rule->span;
@@ -229,6 +236,11 @@ static int generate(Session *s, const Options *options, const ProgramFacts *fact
     if (emits(options, "asm")) {
         job.assembly = options->output ? options->output : "/dev/stdout";
         return api->run(s, &job) ? 0 : 1;
+    }
+    if (options->target == TARGET_CUDA) {
+        Diag *d = diag_error(s, "P9000", (Span){0}, "a program for GPUs is not built yet");
+        diag_help(d, "`--emit ptx` prints its kernels; without `--target` the program runs on the CPU");
+        return 1;
     }
     job.object = arena_printf(s->arena, "%s.%d.o", out, (int)getpid());
     job.binary = out;
