@@ -16,6 +16,7 @@
 #include "graph/reproducible.h"
 #include "graph/stages.h"
 #include "kernels/kernels.h"
+#include "model/resolve.h"
 #include "partition/step_partition.h"
 #include "syntax/ast.h"
 
