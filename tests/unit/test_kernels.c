@@ -322,6 +322,15 @@ static void test_overlap(void **state) {
         assert_false(overlap_verify(b.program, &why));
         body->at[0]->kind = KERNEL_FINISH;
         assert_true(overlap_verify(b.program, &why));
+        int at = 1;
+        while (!body->at[at]->begins) at++;
+        const Kernel *ahead = body->at[at]; /* its memory is given away while it is in flight */
+        Buffer *out = ahead->refs[1].buffer;
+        int last = out->last;
+        out->last = out->first;
+        assert_false(overlap_verify(b.program, &why));
+        out->last = last;
+        assert_true(overlap_verify(b.program, &why));
     }
     session_free(b.s);
     Built plain = build(GPT_DEEP, "plan p {\n mesh data = 2\n batch on data\n microbatch 1\n}\n", NULL);
