@@ -51,9 +51,11 @@ static bool front_end(Session *s, const Options *options, Front *front) {
 /* The plans' checks need the model's dimensions; a file with errors elsewhere still gets them when it has those. */
 static void check_plans(Session *s, const Front *front) {
     if (!front->program || !front->model) return;
+    bool whole = diag_count(s, SEV_ERROR) == 0;
     for (int i = 0; i < front->program->plans.n; i++) {
         int errors = diag_count(s, SEV_ERROR);
-        plan_check(s, front->program->train, front->program->plans.at[i], front->model->dims.at, front->model->dims.n);
+        plan_check(s, front->program->train, front->program->plans.at[i], front->model->dims.at, front->model->dims.n,
+                   whole);
         front->program->plans.at[i]->refused = diag_count(s, SEV_ERROR) > errors;
         model_check_groups_of_layers(s, front->model, front->program->plans.at[i]);
     }

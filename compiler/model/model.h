@@ -187,9 +187,10 @@ const Stmt *program_find_layer(const Program *program, const Ast *scope, const E
 Map program_imports(const Program *program, const Ast *scope);
 
 /* Once the dimensions of the model are known: rule words that match nothing, divisibility with all legal sizes, the
- * batch against mesh and micro-batch, storage rules, axes that repeat work. `dims` are those of the model. Reports for
- * every plan. What the compiler does not build yet is told apart by plan_unbuilt. */
-void plan_check(Session *s, const Train *train, const Plan *plan, Dim *const *dims, int n_dims);
+ * batch against mesh and micro-batch, storage rules, axes that repeat work. `dims` are those of the model,
+ * which is `whole` when it has no errors: else what a plan names may be missing because of them. Reports for every
+ * plan. What the compiler does not build yet is told apart by plan_unbuilt. */
+void plan_check(Session *s, const Train *train, const Plan *plan, Dim *const *dims, int n_dims, bool whole);
 /* The first thing in the plan that is checked but not built, for P9000; NULL when all is built. */
 const char *plan_unbuilt(const Plan *plan, Span *where);
 /* The same for the training run. */

@@ -112,6 +112,8 @@ static void check_words(const PlanCheck *c) {
         const Dim *dim = check_find_dim(c, rule->what);
         if (dim == NULL)
             report_no_match(c, rule);
+        else if (!c->whole)
+            continue;
         else if (rule->using_name != NULL && using_is_schedule(rule->using_name) && c->train != NULL &&
                  c->train->model != NULL && !check_is_repeated(c, dim)) {
             Diag *d =
@@ -216,7 +218,7 @@ static void check_narrowing(const PlanCheck *c, const PartNames *parts, const St
 static void check_recompute(const PlanCheck *c, const PartNames *parts, Name word) {
     const char *dot = strrchr(word, '.');
     Name last = dot != NULL ? intern(c->s->names, dot + 1) : word;
-    if (strcmp(word, "full") == 0 || has_name(parts, last)) return;
+    if (strcmp(word, "full") == 0 || has_name(parts, last) || !c->whole) return;
     Diag *d = diag_error(c->s, "P0416", c->plan->recompute_span, "`recompute %s` matches nothing", word);
     diag_label(d, "the model calls no such layer");
     if (c->plan->recompute.n == 1) suggest(d, word, parts->names.at, parts->names.n, c->plan->recompute_span);
@@ -238,8 +240,8 @@ static void check_parts(const PlanCheck *c) {
 
 /* ---- all of it ---------------------------------------------------------------------------------- */
 
-void plan_check(Session *s, const Train *train, const Plan *plan, Dim *const *dims, int n_dims) {
-    PlanCheck c = {s, s->arena, train, plan, dims, n_dims, intern(s->names, "batch")};
+void plan_check(Session *s, const Train *train, const Plan *plan, Dim *const *dims, int n_dims, bool whole) {
+    PlanCheck c = {s, s->arena, train, plan, dims, n_dims, intern(s->names, "batch"), whole};
     check_words(&c);
     if (!plan->broken)
         for (int i = 0; i < plan->mesh.n; i++) check_axis(&c, i);

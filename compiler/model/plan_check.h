@@ -12,6 +12,7 @@ typedef struct PlanCheck {
     Dim *const *dims;
     int n_dims;
     Name batch; /* "batch" */
+    bool whole; /* the model has no errors: what it lacks is the plan's mistake */
 } PlanCheck;
 
 /* The dimension that a word names, or NULL. */

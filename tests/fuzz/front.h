@@ -17,9 +17,10 @@ static inline void front_check(Session **session, const char *library, const cha
     if (!program || !program->train || !program->train->model || (syntax_errors && !program->train)) return;
     ModelGraph *model = model_to_graph(s, program, program->train);
     if (!model) return;
+    bool whole = diag_count(s, SEV_ERROR) == 0;
     for (int i = 0; i < program->plans.n; i++) {
         Span where;
-        plan_check(s, program->train, program->plans.at[i], model->dims.at, model->dims.n);
+        plan_check(s, program->train, program->plans.at[i], model->dims.at, model->dims.n, whole);
         (void)plan_unbuilt(program->plans.at[i], &where);
     }
 }

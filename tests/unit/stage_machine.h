@@ -228,7 +228,7 @@ static inline bool staged_build(Staged *b, const char *model, const char *plan) 
     ModelGraph *graph = program && program->train ? model_to_graph(s, program, program->train) : NULL;
     if (!graph || diag_count(s, SEV_ERROR)) return false;
     b->plan = program->plans.at[0];
-    plan_check(s, program->train, b->plan, graph->dims.at, graph->dims.n);
+    plan_check(s, program->train, b->plan, graph->dims.at, graph->dims.n, true);
     if (diag_count(s, SEV_ERROR) || staged_unbuilt(b, program, graph)) return false;
     b->is_pipeline = plan_stage_cut(s, b->plan, graph, &b->cut) && b->cut.n_stages > 1;
     if (b->is_pipeline)

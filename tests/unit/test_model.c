@@ -346,7 +346,7 @@ static int plan_errors(const char *body, int64_t batch, const DimCase *sizes, in
         n++;
     }
     Train train = {.batch = batch};
-    plan_check(s, &train, program->plans.at[0], dims, n);
+    plan_check(s, &train, program->plans.at[0], dims, n, true);
     int errors = diag_count(s, SEV_ERROR);
     session_free(s);
     return errors;
