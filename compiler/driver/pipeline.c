@@ -137,14 +137,14 @@ static bool refuse_unbuilt(Session *s, const Front *front, const Plan *plan, boo
     return true;
 }
 
-static bool refuse_numerics(Session *s, const Options *options, const Plan *plan) {
-    return options->reproducible && !plan_is_reproducible(s, plan);
+static bool refuse_numerics(Session *s, const Options *options, const Front *front, const Plan *plan) {
+    return options->reproducible && !plan_is_reproducible(s, plan, front->model ? front->model->graph : NULL);
 }
 
 /* Rules for parts of the model become rules for the whole of another one, in `*front`. NULL when it cannot be built,
  * which is an error or a note. */
 static const Plan *prepare_plan(Session *s, const Options *options, Front *front, const Plan *plan, bool as_error) {
-    if (!plan || refuse_numerics(s, options, plan) || refuse_unbuilt(s, front, plan, as_error)) return NULL;
+    if (!plan || refuse_numerics(s, options, front, plan) || refuse_unbuilt(s, front, plan, as_error)) return NULL;
     if (!front->model || !plan_is_narrowed(plan)) return plan;
     if (plan->refused || plan->broken) return NULL;
     const Plan *narrowed = plan_narrowed(s, plan, &front->model);

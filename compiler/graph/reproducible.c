@@ -328,7 +328,7 @@ bool step_make_reproducible(Session *s, Step *step) {
 /* ---- plans
  * ----------------------------------------------------------------------------------------------------------- */
 
-bool plan_is_reproducible(Session *s, const Plan *plan) {
+bool plan_is_reproducible(Session *s, const Plan *plan, const Graph *model) {
     int errors = diag_count(s, SEV_ERROR);
     for (int i = 0; i < plan->rules.n; i++) {
         const Rule *rule = &plan->rules.at[i];
@@ -338,6 +338,13 @@ bool plan_is_reproducible(Session *s, const Plan *plan) {
             diag_label(d,
                        "each rank begins with its own keys and values, so the sums of attention run in another order");
             diag_help(d, "`using gather`, or build with `--numerics fast`");
+        }
+        const Dim *dim = rule->what && model ? graph_find_dim(model, rule->what) : NULL;
+        if (rule->how == STORE_UNEVEN && dim && !dim->is_repeated) {
+            Diag *d = diag_error(s, "P0635", rule->span,
+                                 "`--numerics reproducible`: unequal parts of `%s` hold unequal sums", rule->what);
+            diag_label(d, "sums are joined as a tree over equal parts");
+            diag_help(d, "equal parts, or `%s padded`, or build with `--numerics fast`", rule->what);
         }
         if (rule->how != STORE_REPEATED) continue;
         Diag *d = diag_error(s, "P0631", rule->span,

@@ -5,7 +5,7 @@
 #include "graph/graph.h"
 
 /* Whether the mode keeps its promise under this plan; false after diagnostics. */
-bool plan_is_reproducible(Session *s, const Plan *plan);
+bool plan_is_reproducible(Session *s, const Plan *plan, const Graph *model);
 
 /* Before partitioning, in place: sums over the batch, and all sums of what runs once, become exact numbers,
  * accumulators too; every graph is marked `reproducible`, which keeps partitioning and lowering from orders of their
