@@ -26,6 +26,7 @@ typedef struct Front {
     Ast *ast;
     Program *program;
     ModelGraph *model;
+    bool whole; /* no errors in the text of the model */
 } Front;
 
 static int exit_code(Session *s) { return diag_count(s, SEV_ERROR) ? 1 : 0; }
@@ -44,18 +45,19 @@ static bool front_end(Session *s, const Options *options, Front *front) {
     front->program = ast_to_model(s, front->ast, options->settings, options->n_settings);
     if (!front->program || (syntax_errors && !front->program->train)) return false;
     if (!front->program->train || !front->program->train->model) return diag_count(s, SEV_ERROR) == 0;
+    int errors = diag_count(s, SEV_ERROR);
     front->model = model_to_graph(s, front->program, front->program->train);
+    front->whole = !syntax_errors && diag_count(s, SEV_ERROR) == errors;
     return diag_count(s, SEV_ERROR) == 0;
 }
 
 /* The plans' checks need the model's dimensions; a file with errors elsewhere still gets them when it has those. */
 static void check_plans(Session *s, const Front *front) {
     if (!front->program || !front->model) return;
-    bool whole = diag_count(s, SEV_ERROR) == 0;
     for (int i = 0; i < front->program->plans.n; i++) {
         int errors = diag_count(s, SEV_ERROR);
         plan_check(s, front->program->train, front->program->plans.at[i], front->model->dims.at, front->model->dims.n,
-                   whole);
+                   front->whole);
         front->program->plans.at[i]->refused = diag_count(s, SEV_ERROR) > errors;
         model_check_groups_of_layers(s, front->model, front->program->plans.at[i]);
     }

@@ -15,9 +15,10 @@ static inline void front_check(Session **session, const char *library, const cha
     bool syntax_errors = diag_count(s, SEV_ERROR) > 0;
     Program *program = ast_to_model(s, ast, NULL, 0);
     if (!program || !program->train || !program->train->model || (syntax_errors && !program->train)) return;
+    int errors = diag_count(s, SEV_ERROR);
     ModelGraph *model = model_to_graph(s, program, program->train);
     if (!model) return;
-    bool whole = diag_count(s, SEV_ERROR) == 0;
+    bool whole = !syntax_errors && diag_count(s, SEV_ERROR) == errors;
     for (int i = 0; i < program->plans.n; i++) {
         Span where;
         plan_check(s, program->train, program->plans.at[i], model->dims.at, model->dims.n, whole);
