@@ -49,7 +49,8 @@ endif()
 set(docs ${CMAKE_CURRENT_SOURCE_DIR}/docs)
 add_test(NAME docs_errors COMMAND ${Python3_EXECUTABLE} ${docs}/errors.py ${PROJECT_SOURCE_DIR} $<TARGET_FILE:plc>)
 add_test(NAME docs_commands COMMAND ${Python3_EXECUTABLE} ${docs}/commands.py ${PROJECT_SOURCE_DIR} $<TARGET_FILE:plc>)
-set_tests_properties(docs_errors docs_commands PROPERTIES LABELS fast TIMEOUT 900)
+set_tests_properties(docs_errors PROPERTIES LABELS fast TIMEOUT 900)
+set_tests_properties(docs_commands PROPERTIES LABELS full TIMEOUT 900)
 
 # ---- examples and library are in canonical form ----
 file(GLOB canonical CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/examples/*.plan ${PROJECT_SOURCE_DIR}/examples/large/*.plan ${PROJECT_SOURCE_DIR}/stdlib/*.plan
