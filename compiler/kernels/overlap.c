@@ -169,12 +169,9 @@ static void fetch_ahead(const Overlap *o, Kernel *repeat, KernelList *before, Ke
     KernelList fetch = {0};
     for (int i = 0; i < repeat->body.n; i++) {
         Kernel *kernel = repeat->body.at[i];
-        bool gathers = splits(o, kernel) && kernel->collective->op == OP_ALL_GATHER;
-        if (gathers) add_fetch(o, repeat, kernel, &fetch, 0);
+        if (splits(o, kernel) && kernel->collective->op == OP_ALL_GATHER) add_fetch(o, repeat, kernel, &fetch, 0);
     }
-    bool gathers = false;
-    for (int i = 0; i < fetch.n; i++) gathers |= fetch.at[i]->kind == KERNEL_COLLECTIVE;
-    if (!gathers) return;
+    if (!fetch.n) return;
     for (int i = 0; i < fetch.n; i++)
         for (int k = 0; k < fetch.at[i]->n_refs; k++) {
             Buffer *buffer = fetch.at[i]->refs[k].buffer;
@@ -278,7 +275,7 @@ static void start_early(const Overlap *o, KernelList *list, bool all) {
 
 static void pipeline_repeat(const Overlap *o, Kernel *repeat, KernelList *before, KernelList *after) {
     if (repeat->count < 2) return;
-    KernelList top = {0}, body = {0}, later = {0};
+    KernelList top = {0}, later = {0};
     add_later(o, repeat, &later, after);
     fetch_ahead(o, repeat, before, &top);
     for (int i = 0; i < later.n; i++) { /* one finish of an axis does */
@@ -286,9 +283,8 @@ static void pipeline_repeat(const Overlap *o, Kernel *repeat, KernelList *before
         for (int k = 0; k < top.n; k++)
             known |= later.at[i]->kind == KERNEL_FINISH && top.at[k]->kind == KERNEL_FINISH &&
                      top.at[k]->axis == later.at[i]->axis;
-        if (!known) vec_push(o->arena, &body, later.at[i]);
+        if (!known) vec_push(o->arena, &top, later.at[i]);
     }
-    for (int i = 0; i < body.n; i++) vec_push(o->arena, &top, body.at[i]);
     start_early(o, &repeat->body, false);
     for (int i = 0; i < repeat->body.n; i++) vec_push(o->arena, &top, repeat->body.at[i]);
     repeat->body = top;

@@ -24,7 +24,9 @@ Adam's next step another, and soon many picks differ that were no ties. So that 
 resumed from the checkpoint that `single` writes after that step. `--nudge` shows that this finds something: in all plans but `single`
 the probabilities that choose experts are moved by up to AMOUNT. Moved by less than half of `GAP`, only near ties change.
 """
-import json, os, re, shutil, struct, subprocess, sys, tempfile
+import json, os, re, shutil, sys, tempfile
+
+import programs
 
 plc, source, wanted, nudge = sys.argv[1], os.path.abspath(sys.argv[2]), sys.argv[3:], 0
 if wanted[:1] == ["--nudge"]:
@@ -49,20 +51,7 @@ WATCH = """
 
 
 def run(*argv):
-    done = subprocess.run(argv, cwd=folder, capture_output=True, text=True)
-    if done.returncode:
-        raise SystemExit(f"{' '.join(argv)} ended with {done.returncode}\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
-    return done.stdout
-
-
-def tensors(path):
-    with open(path, "rb") as file:
-        n = struct.unpack("<Q", file.read(8))[0]
-        header = json.loads(file.read(n))
-        body = file.read()
-    header.pop("__metadata__", None)
-    return {k: struct.unpack(f"<{(v['data_offsets'][1] - v['data_offsets'][0]) // 4}f", body[slice(*v["data_offsets"])])
-            for k, v in header.items() if v["dtype"] == "F32"}
+    return programs.run(*argv, cwd=folder)
 
 
 def size(name):
@@ -116,7 +105,8 @@ def train(plan):
     assert predicted == described, (plan, predicted, described)
     run(program, "--steps", "1", "--set", f"save.path={saved}", "--log-every", "1000000")
     checkpoint = sorted(os.listdir(os.path.join(folder, saved)))[-1]
-    moments = tensors(os.path.join(folder, saved, checkpoint, "optimizer.safetensors"))
+    stored = programs.tensors(os.path.join(folder, saved, checkpoint, "optimizer.safetensors"))
+    moments = {name: programs.floats(data) for name, (dtype, data) in stored.items() if dtype == "F32"}
     run(program, "--metrics", metrics, "--set", f"save.path={saved}", "--set", "save.every=0", "--log-every", "1000000")
     with open(os.path.join(folder, metrics)) as file:
         steps = [json.loads(line) for line in file]

@@ -9,7 +9,9 @@ For each plan (all of the file, with 1 thread and with 2, where none is named): 
   - every weight and moment of the last checkpoint, byte for byte.
 A plan with a ring has no order that others have, nor have unequal parts of a dimension: they must be refused (P0634, P0635).
 """
-import hashlib, json, os, re, shutil, struct, subprocess, sys, tempfile
+import hashlib, json, os, re, shutil, subprocess, sys, tempfile
+
+import programs
 
 arguments = sys.argv[1:]
 plc, source, wanted, steps = arguments[0], os.path.abspath(arguments[1]), arguments[2:], "20"
@@ -19,19 +21,7 @@ folder = tempfile.mkdtemp(prefix="plan-bits-")
 
 
 def run(*argv):
-    done = subprocess.run(argv, cwd=folder, capture_output=True, text=True)
-    if done.returncode:
-        raise SystemExit(f"{' '.join(argv)} ended with {done.returncode}\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
-    return done.stdout
-
-
-def tensors(path):
-    with open(path, "rb") as file:
-        n = struct.unpack("<Q", file.read(8))[0]
-        header = json.loads(file.read(n))
-        body = file.read()
-    header.pop("__metadata__", None)
-    return {name: body[slice(*item["data_offsets"])] for name, item in header.items()}
+    return programs.run(*argv, cwd=folder)
 
 
 def train(plan, threads):
@@ -47,12 +37,8 @@ def train(plan, threads):
     stored = {}
     for name in sorted(os.listdir(os.path.join(folder, saved, newest))):
         if name.endswith(".safetensors"):
-            stored.update(tensors(os.path.join(folder, saved, newest, name)))
+            stored.update((key, data) for key, (_, data) in programs.tensors(os.path.join(folder, saved, newest, name)).items())
     return [(line["loss"], line["grad_norm"]) for line in lines], stored
-
-
-def floats(data):
-    return struct.unpack(f"<{len(data) // 4}f", data)
 
 
 def compare(name, one, other):
@@ -61,7 +47,7 @@ def compare(name, one, other):
     assert len(one[0]) == len(other[0]) and one[1].keys() == other[1].keys(), f"{name}: other steps or tensors"
     differ = [tensor for tensor in one[1] if one[1][tensor] != other[1][tensor]]
     for tensor in differ[:1]:
-        a, b = floats(one[1][tensor]), floats(other[1][tensor])
+        a, b = programs.floats(one[1][tensor]), programs.floats(other[1][tensor])
         n = sum(x != y for x, y in zip(a, b))
         raise AssertionError(f"{name}: {len(differ)} of {len(one[1])} tensors differ, `{tensor}` in {n} of {len(a)} elements")
     print(f"{name}: same bits in {len(one[0])} steps and {len(one[1])} tensors", flush=True)
